@@ -88,6 +88,9 @@ and service:ebb_cold_starts:increase30m >= 5`),
 		"The node agent at {{ $labels.instance }} does not answer, or its guard is away: pods of that node sleep warm.",
 		`up{job="node-agent"} == 0
 or ebb_node_agent_guarded == 0`),
+	alert("EbbRolloutWentBack", "rollout-went-back", warning, "1m",
+		"{{ printf `%.0f` $value }} Services of the namespace {{ $labels.k8s_namespace_name }} went back from their latest revision.",
+		`max by (k8s_namespace_name) (ebb_rollouts{state="went_back"}) > 0`),
 	alert("EbbCertificateEnds", "certificate-ends", critical, "15m",
 		"The certificate {{ $labels.certificate }} is valid for {{ humanizeDuration $value }} more.",
 		`min by (certificate) (ebb_certificate_end_timestamp_seconds{certificate="webhook-certs"}) - time() < 12 * 3600

@@ -68,7 +68,7 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 	}
 	world := reconcile.NewWorld(clients, c.Settings, nil, c.Log, c.Namespace, c.ClusterDomain)
 	defer world.RecordEvents("ebb-controller")()
-	c.Registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)))
+	c.Registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)), route.Rollouts(world))
 	list := controllers(world, key.Current, c.Env)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: c.Pod, SettingsWithin: 10 * time.Second,

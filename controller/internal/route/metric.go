@@ -1,0 +1,51 @@
+package route
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/labels"
+
+	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/reconcile"
+)
+
+// Rollouts is a metric of the rollouts that are under way, and of those that went back. Each
+// replica of the controller tells all.
+func Rollouts(w *reconcile.World) prometheus.Collector {
+	return rollouts{w.EbbInformers.Serving().V1().Routes().Lister()}
+}
+
+type rollouts struct{ routes listers.RouteLister }
+
+var rolloutsOf = prometheus.NewDesc("ebb_rollouts",
+	"Routes whose requests move to the latest revision (state in_progress), and Routes whose latest revision went back (went_back).", []string{"k8s_namespace_name", "state"}, nil)
+
+// Describe implements prometheus.Collector.
+func (r rollouts) Describe(out chan<- *prometheus.Desc) { out <- rolloutsOf }
+
+// Collect implements prometheus.Collector.
+func (r rollouts) Collect(out chan<- prometheus.Metric) {
+	all, err := r.routes.List(labels.Everything())
+	if err != nil {
+		return // caches do not fail
+	}
+	counts := map[[2]string]int{}
+	for _, route := range all {
+		if state := stateOf(route); state != "" {
+			counts[[2]string{route.Namespace, state}]++
+		}
+	}
+	for of, n := range counts {
+		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n), of[0], of[1])
+	}
+}
+
+func stateOf(route *servingv1.Route) string {
+	switch {
+	case route.Status.GetCondition(servingv1.RouteConditionAllTrafficAssigned).GetReason() == servingv1.ReasonWentBack:
+		return "went_back"
+	case route.Status.GetCondition(servingv1.RouteConditionIngressReady).GetReason() == servingv1.ReasonRolloutInProgress:
+		return "in_progress"
+	}
+	return ""
+}
