@@ -138,6 +138,8 @@ const (
 	// Route that follows the latest Revision leads to it.
 	RolloutGuardAnnotation = EbbServingGroup + "/rollout-guard"
 	WentBackAnnotation     = EbbServingGroup + "/went-back"
+	// RolloutStepsAnnotation on a Service or Route lists the shares of a new revision on the way.
+	RolloutStepsAnnotation = EbbServingGroup + "/rollout-steps"
 	// RolloutOverruleAnnotation on a Service or Route is a person's word about the latest Revision.
 	RolloutOverruleAnnotation = EbbServingGroup + "/rollout-overrule"
 	// AllowedListenersLabel is on no namespace. A Gateway's spec.allowedListeners that Ebb keeps

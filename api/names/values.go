@@ -2,6 +2,7 @@ package names
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"regexp"
 	"strconv"
@@ -240,4 +241,43 @@ func RolloutOverrule(annotations map[string]string) (o Overrule, fault *apis.Fie
 		return Overrule{Revision: words[1], Back: words[0] == "back"}, nil
 	}
 	return o, apis.ErrInvalidValue(text, spelling, `must be "promote" or "back", and the name of a Revision`)
+}
+
+// RolloutStep is a share of the requests, in percent, and how long a new Revision has it; 0 if the
+// object does not say.
+type RolloutStep struct {
+	Percent int64
+	For     time.Duration
+}
+
+const maxRolloutSteps = 20
+
+// RolloutSteps reads the shares of a new Revision on the way; none when the object does not say.
+func RolloutSteps(annotations map[string]string) (steps []RolloutStep, fault *apis.FieldError) {
+	text, spelling, ok := Lookup(annotations, RolloutStepsAnnotation)
+	if !ok {
+		return nil, nil
+	}
+	refuse := func(step string) ([]RolloutStep, *apis.FieldError) {
+		return nil, apis.ErrInvalidValue(text, spelling, fmt.Sprintf("%q: must be ascending percentages from 1%% to 99%%, at most %d, each with a time or not, such as \"1%% 30s, 10%%, 50%%\"", step, maxRolloutSteps))
+	}
+	for step := range strings.SplitSeq(text, ",") {
+		words := strings.Fields(step)
+		if len(words) == 0 || len(words) > 2 || len(steps) == maxRolloutSteps {
+			return refuse(step)
+		}
+		number, isPercent := strings.CutSuffix(words[0], "%")
+		percent, err := strconv.ParseInt(number, 10, 64)
+		if err != nil || !isPercent || percent < 1 || percent > 99 || len(steps) > 0 && percent <= steps[len(steps)-1].Percent {
+			return refuse(step)
+		}
+		one := RolloutStep{Percent: percent}
+		if len(words) == 2 {
+			if one.For, err = time.ParseDuration(words[1]); err != nil || one.For < time.Second {
+				return refuse(step)
+			}
+		}
+		steps = append(steps, one)
+	}
+	return steps, nil
 }

@@ -31,6 +31,14 @@ type Configuration struct {
 	// end with the rollout to the newest revision.
 	Held   bool            `json:"held,omitempty"`
 	Judged json.RawMessage `json:"judged,omitempty"`
+	// Stages of a goal are its shares on the way, ascending; without any, the pace is even.
+	Stages []Stage `json:"-"`
+}
+
+// Stage is a share of a target's requests, in percent, and for how long the newest revision has it.
+type Stage struct {
+	Percent int64
+	For     time.Duration
 }
 
 // LastStep reports whether the next step gives the newest revision all requests of the target.
@@ -128,7 +136,7 @@ func Advance(before, want State, duration time.Duration, now time.Time) (state S
 
 func advance(b, w Configuration, now time.Time) Configuration {
 	c := Configuration{Name: w.Name, Tag: w.Tag, Percent: b.Percent, Revisions: append([]Share(nil), b.Revisions...), Step: b.Step,
-		Held: b.Held, Judged: b.Judged}
+		Held: b.Held, Judged: b.Judged, Stages: w.Stages}
 	c.retarget(w.Percent)
 	newest := w.Revisions[len(w.Revisions)-1].Revision
 	last := len(c.Revisions) - 1
@@ -146,10 +154,27 @@ func advance(b, w Configuration, now time.Time) Configuration {
 	case len(c.Revisions) > 1 && c.Step.Size > 0 && !c.Held && now.UnixNano() >= c.Step.Next:
 		c.step()
 		c.Step.Next = now.UnixNano() + c.Step.Duration
+		c.stage(now)
 	}
 	c.compact()
 	c.settle()
 	return c
+}
+
+// stage sets the next step if there are stages.
+func (c *Configuration) stage(now time.Time) {
+	if len(c.Stages) == 0 {
+		return
+	}
+	share, next, hold := c.Revisions[len(c.Revisions)-1].Percent, c.Percent, time.Duration(0)
+	for _, s := range c.Stages {
+		if at := max(1, s.Percent*c.Percent/100); at > share {
+			next = at
+			break
+		}
+		hold = s.For
+	}
+	c.Step.Size, c.Step.Duration, c.Step.Next = next-share, int64(hold), now.Add(hold).UnixNano()
 }
 
 // settle forgets the pace and the judge of a rollout that is over.
@@ -246,6 +271,7 @@ func Observe(s State, duration time.Duration, now time.Time) (State, bool) {
 			c.Step.Size = max(1, int64(math.Round(float64(c.Percent-1)/steps)))
 			c.Step.Duration = int64(rest / steps * float64(time.Second))
 			c.Step.Next = now.UnixNano() + c.Step.Duration
+			c.stage(now)
 			changed = true
 		}
 		out.Configurations = append(out.Configurations, c)

@@ -106,6 +106,47 @@ func TestAHeldRolloutStandsStill(t *testing.T) {
 	}
 }
 
+func TestARolloutInStages(t *testing.T) {
+	goal := func(percent int64) State {
+		w := want(percent, "b")
+		w.Configurations[0].Stages = []Stage{{1, time.Minute}, {10, time.Hour}, {50, 2 * time.Minute}}
+		return w
+	}
+	for _, row := range []struct {
+		percent int64
+		want    string
+	}{
+		{100, "0s a=99 b=1, 1m0s a=90 b=10, 1h1m0s a=50 b=50, 1h3m0s b=100"},
+		{60, "0s a=59 b=1, 1m0s a=54 b=6, 1h1m0s a=30 b=30, 1h3m0s b=60"},
+		{5, "0s a=4 b=1, 1h0m0s a=3 b=2, 1h2m0s b=5"}, // 1 % and 10 % of 5 are the first percent
+	} {
+		before := want(row.percent, "a")
+		s, _ := Advance(before, goal(row.percent), time.Hour, zero)
+		s, _ = Observe(s, time.Hour, zero)
+		now := zero
+		seen := []string{"0s " + show(s)}
+		for s.InProgress() && len(seen) < 10 {
+			var again time.Duration
+			s, again = Advance(Parse(s.String()), goal(row.percent), time.Hour, now)
+			if text := show(s); !strings.HasSuffix(seen[len(seen)-1], " "+text) {
+				seen = append(seen, now.Sub(zero).String()+" "+text)
+			}
+			now = now.Add(again)
+		}
+		if got := strings.Join(seen, ", "); got != row.want {
+			t.Errorf("%d %%: %s, want %s", row.percent, got, row.want)
+		}
+	}
+	// A first stage above the first percent comes as soon as the gateways follow.
+	w := want(100, "b")
+	w.Configurations[0].Stages = []Stage{{20, time.Minute}}
+	s, _ := Advance(want(100, "a"), w, time.Hour, zero)
+	s, _ = Observe(s, time.Hour, zero)
+	if s, again := Advance(s, w, time.Hour, zero); show(s) != "a=80 b=20" || again != time.Minute {
+		t.Errorf("%s, again %v", show(s), again)
+	}
+}
+
 func TestWhatWentBackHasNoShare(t *testing.T) {
 	shares := []Share{{"a", 20}, {"b", 30}, {"d", 49}, {"e", 1}}
 	for _, row := range []struct{ back, want string }{

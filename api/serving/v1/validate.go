@@ -22,9 +22,10 @@ func (s *Service) Validate(req rules.Request[Service]) *apis.FieldError {
 	_, rollout := names.RolloutDuration(s.Annotations)
 	_, guard := names.RolloutGuard(s.Annotations)
 	_, overrule := names.RolloutOverrule(s.Annotations)
+	_, steps := names.RolloutSteps(s.Annotations)
 	_, async := names.ParseAsync(s.Annotations)
 	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).
-		Also(overrule.ViaField("annotations")).Also(async.ViaField("annotations"))
+		Also(overrule.ViaField("annotations")).Also(steps.ViaField("annotations")).Also(async.ViaField("annotations"))
 	var oldTemplate *RevisionTemplateSpec
 	if req.Old != nil {
 		errs = errs.Also(validateUserInfo(&s.ObjectMeta, &req.Old.ObjectMeta, s.Spec, req.Old.Spec))
@@ -77,9 +78,10 @@ func (r *Route) Validate(req rules.Request[Route]) *apis.FieldError {
 	_, rollout := names.RolloutDuration(r.Annotations)
 	_, guard := names.RolloutGuard(r.Annotations)
 	_, overrule := names.RolloutOverrule(r.Annotations)
+	_, steps := names.RolloutSteps(r.Annotations)
 	_, async := names.ParseAsync(r.Annotations)
 	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).
-		Also(overrule.ViaField("annotations")).Also(async.ViaField("annotations"))
+		Also(overrule.ViaField("annotations")).Also(steps.ViaField("annotations")).Also(async.ViaField("annotations"))
 	if req.Old != nil {
 		errs = errs.Also(validateUserInfo(&r.ObjectMeta, &req.Old.ObjectMeta, r.Spec, req.Old.Spec))
 	}

@@ -91,10 +91,10 @@ func (t *trials) end(key reconcile.Key) {
 
 // verdictOf judges the rollout of a Route, if one is under way, and holds it or lets it go. reason
 // is what the condition is to say; again is when to look next, 0 if nothing is judged.
-func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, guard judge.Guard, promoted string, before rollout.State) (state rollout.State, reason string, again time.Duration, err error) {
+func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m manner, before rollout.State) (state rollout.State, reason string, again time.Duration, err error) {
 	key := reconcile.Key{Namespace: route.Namespace, Name: route.Name}
 	at := slices.IndexFunc(before.Configurations, func(c rollout.Configuration) bool { return c.Tag == "" && len(c.Revisions) > 1 })
-	if at < 0 || !guard.On() {
+	if at < 0 || !m.guard.On() {
 		r.trials.end(key)
 		for i := range before.Configurations { // the guard may have been removed in the middle
 			before.Configurations[i].Held, before.Configurations[i].Judged = false, nil
@@ -110,7 +110,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, guar
 	}
 	t.looked = now
 	in, cannot := judge.Input{}, "it was promoted by hand, so nobody judges it"
-	if newest != promoted {
+	if newest != m.promoted {
 		in, cannot = r.seen(ctx, route, t, *c)
 	}
 	due := c.Step.Size > 0 && now.UnixNano() >= c.Step.Next
@@ -119,7 +119,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, guar
 	t.held = false
 	if cannot == "" {
 		var d judge.Decision
-		d, t.State = judge.Decide(guard, t.State, in, now)
+		d, t.State = judge.Decide(m.guard, t.State, in, now)
 		if d.Verdict == judge.GoBack {
 			// What follows comes with the news of the annotation. Until then no step is due.
 			t.held, c.Held = true, true

@@ -115,7 +115,7 @@ func (l *looks) look(t *testing.T, guard string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, reason, again, err := l.verdictOf(t.Context(), l.route, g, "", rollout.Parse(l.state.String()))
+	state, reason, again, err := l.verdictOf(t.Context(), l.route, manner{guard: g}, rollout.Parse(l.state.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,13 +326,25 @@ func TestAGuardWithoutADurationHasOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range []struct {
-		own, setting, want time.Duration
-		guard              judge.Guard
-	}{{0, 0, 0, judge.Guard{}}, {0, 0, guarded, judge.Guard{Errors: 1}}, {0, time.Minute, time.Minute, judge.Guard{Errors: 1}}, {time.Hour, time.Minute, time.Hour, judge.Guard{Errors: 1}}} {
+		own, guard, steps string
+		setting           time.Duration
+		want              string
+	}{
+		{"0s", "off", "", 0, "0s []"},
+		{"0s", "on", "", 0, "2m0s []"},
+		{"0s", "on", "", time.Minute, "1m0s []"},
+		{"1h", "on", "", time.Minute, "1h0m0s []"},
+		{"0s", "off", "1% 30s, 10%", 0, "2m0s [{1 30s} {10 1m0s}]"},
+		{"10m", "off", "10%, 50%", 0, "10m0s [{10 5m0s} {50 5m0s}]"},
+	} {
 		snapshot.Network.RolloutDuration = row.setting
-		route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{names.RolloutDurationAnnotation: row.own.String()}}}
-		if got, err := rolloutDuration(route, snapshot, row.guard); err != nil || got != row.want {
-			t.Errorf("%+v: %v, %v", row, got, err)
+		route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			names.RolloutDurationAnnotation: row.own, names.RolloutGuardAnnotation: row.guard, names.RolloutStepsAnnotation: row.steps}}}
+		if row.steps == "" {
+			delete(route.Annotations, names.RolloutStepsAnnotation)
+		}
+		if m, err := mannerOf(route, snapshot); err != nil || fmt.Sprint(m.duration, " ", m.stages) != row.want {
+			t.Errorf("%+v: %v %v, %v", row, m.duration, m.stages, err)
 		}
 	}
 }

@@ -15,30 +15,46 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// guarded is how long a rollout takes that has a guard and no duration. Without any, there would be
-// nothing to judge.
+// manner is how the rollouts of a Route go.
+type manner struct {
+	duration time.Duration
+	guard    judge.Guard
+	stages   []rollout.Stage
+	promoted string // the latest revision if a person wants it, whatever its judge says
+}
+
+// guarded is how long a rollout takes that has a guard or steps and no duration. Without any,
+// there would be nothing to judge.
 const guarded = 2 * time.Minute
 
-// rolloutDuration returns the time in which requests move to a new latest revision: the Route's
-// annotation, or the setting if there is none or it is 0, or else guarded if there is a guard.
-func rolloutDuration(route *servingv1.Route, s *settings.Snapshot, guard judge.Guard) (time.Duration, error) {
+// mannerOf reads the annotations. The duration is the setting's if there is none or it is 0.
+func mannerOf(route *servingv1.Route, s *settings.Snapshot) (m manner, err error) {
 	own, fault := names.RolloutDuration(route.Annotations)
-	if fault != nil {
-		return 0, fmt.Errorf("rollout of Route %s/%s: %w", route.Namespace, route.Name, fault)
+	guard, badGuard := names.RolloutGuard(route.Annotations)
+	steps, badSteps := names.RolloutSteps(route.Annotations)
+	if fault = fault.Also(badGuard).Also(badSteps); fault != nil {
+		return m, fmt.Errorf("rollout of Route %s/%s: %w", route.Namespace, route.Name, fault)
 	}
+	m.duration, m.guard = s.Network.RolloutDuration, guard
 	if own != nil && *own > 0 {
-		return *own, nil
+		m.duration = *own
 	}
-	if s.Network.RolloutDuration == 0 && guard.On() {
-		return guarded, nil
+	if m.duration == 0 && (guard.On() || len(steps) > 0) {
+		m.duration = guarded
 	}
-	return s.Network.RolloutDuration, nil
+	for _, step := range steps {
+		if step.For == 0 {
+			step.For = m.duration / time.Duration(len(steps))
+		}
+		m.stages = append(m.stages, rollout.Stage(step))
+	}
+	return m, nil
 }
 
 // rolledOut replaces each target that follows a latest revision by the revisions that share its
 // requests now. The state of the rollout is an annotation of the Route's cluster-local HTTPRoute,
 // which every Route has.
-func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targets []target, duration time.Duration, guard judge.Guard, promoted string) ([]target, rolling, time.Duration, error) {
+func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targets []target, m manner) ([]target, rolling, time.Duration, error) {
 	before := rollout.State{}
 	own := (&plan.Input{Namespace: route.Namespace, ClusterDomain: r.clusterDomain}).LocalHost(route.Name)
 	have, found, err := apply.Found(r.httpRoutes.HTTPRoutes(route.Namespace).Get(own))
@@ -47,18 +63,18 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 	} else if found {
 		before = rollout.GiveBack(rollout.Parse(have.Annotations[names.RolloutAnnotation]), r.lost(route.Namespace))
 	}
-	before, reason, look, err := r.verdictOf(ctx, route, guard, promoted, before)
+	before, reason, look, err := r.verdictOf(ctx, route, m, before)
 	if err != nil {
 		return nil, rolling{}, 0, err
 	}
 	want := rollout.State{}
 	for _, t := range targets {
 		if _, twice := want.Find(t.configuration, t.tag); t.latest && !twice {
-			want.Configurations = append(want.Configurations, rollout.Configuration{Name: t.configuration, Tag: t.tag, Percent: t.percent,
+			want.Configurations = append(want.Configurations, rollout.Configuration{Name: t.configuration, Tag: t.tag, Percent: t.percent, Stages: m.stages,
 				Revisions: []rollout.Share{{Revision: t.revision, Percent: t.percent}}})
 		}
 	}
-	now, again := rollout.Advance(before, want, duration, r.now())
+	now, again := rollout.Advance(before, want, m.duration, r.now())
 	if look > 0 && (again == 0 || look < again) {
 		again = look
 	}
@@ -89,13 +105,4 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 type rolling struct {
 	rollout.State
 	reason string
-}
-
-// guardOf returns what a new revision must keep to: the Route's annotation.
-func guardOf(route *servingv1.Route) (judge.Guard, error) {
-	guard, fault := names.RolloutGuard(route.Annotations)
-	if fault != nil {
-		return judge.Guard{}, fmt.Errorf("rollout of Route %s/%s: %w", route.Namespace, route.Name, fault)
-	}
-	return guard, nil
 }

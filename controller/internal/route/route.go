@@ -185,20 +185,17 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err != nil || !ok {
 		return 0, err
 	}
-	guard, err := guardOf(route)
+	m, err := mannerOf(route, s)
 	if err != nil {
 		return verdict(route, err)
 	}
-	duration, err := rolloutDuration(route, s, guard)
-	if err != nil {
-		return verdict(route, err)
-	}
-	targets, state, again, err := r.rolledOut(ctx, route, targets, duration, guard, promoted)
+	m.promoted = promoted
+	targets, state, again, err := r.rolledOut(ctx, route, targets, m)
 	if err != nil {
 		return 0, err
 	}
 	in := r.input(route, s, targets)
-	in.Judged = guard.On()
+	in.Judged = m.guard.On()
 	p, byName, err := r.plan(ctx, route, s, &in, targets)
 	if err != nil {
 		return verdict(route, err)
@@ -227,7 +224,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	} else {
 		route.Status.MarkIngressRolloutInProgress()
 	}
-	paced, first := rollout.Observe(state.State, duration, r.now())
+	paced, first := rollout.Observe(state.State, m.duration, r.now())
 	if !first {
 		return again, nil
 	}

@@ -17,7 +17,7 @@ func MakeConfiguration(svc *servingv1.Service) *servingv1.Configuration {
 	labels[names.ServiceLabel] = svc.Name
 	labels[names.ServiceUIDLabel] = string(svc.UID)
 	annotations := cloned(svc.Annotations, append(names.AsyncAnnotations, names.LastAppliedAnnotation, names.RolloutDurationAnnotation,
-		names.RolloutDurationAnnotationAlt, names.RolloutGuardAnnotation, names.RolloutOverruleAnnotation)...)
+		names.RolloutDurationAnnotationAlt, names.RolloutGuardAnnotation, names.RolloutStepsAnnotation, names.RolloutOverruleAnnotation)...)
 	// A new Configuration starts with the annotation that its Route leads to it, so its first
 	// Revision starts as active. That saves four writes. Later the labeler sets this annotation.
 	if slices.ContainsFunc(MakeRoute(svc).Spec.Traffic, func(t servingv1.TrafficTarget) bool { return t.ConfigurationName != "" }) {

@@ -1,0 +1,49 @@
+package names
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestStepsOfARollout(t *testing.T) {
+	for text, want := range map[string]string{
+		"1%, 10%, 50%":     "[{1 0s} {10 0s} {50 0s}]",
+		" 1% 30s,10%  5m ": "[{1 30s} {10 5m0s}]",
+		"":                 "refused",
+		"1%,":              "refused",
+		"10%, 10%":         "refused",
+		"10%, 5%":          "refused",
+		"0%":               "refused",
+		"100%":             "refused",
+		"1":                "refused",
+		"1% 0s":            "refused",
+		"1% soon":          "refused",
+		"1% for 30s":       "refused",
+		"1%,2%,3%,4%,5%,6%,7%,8%,9%,10%,11%,12%,13%,14%,15%,16%,17%,18%,19%,20%,21%": "refused",
+	} {
+		steps, fault := RolloutSteps(map[string]string{RolloutStepsAnnotation: text})
+		got := fmt.Sprint(steps)
+		if fault != nil {
+			got = "refused"
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	if steps, fault := RolloutSteps(nil); steps != nil || fault != nil {
+		t.Errorf("without steps: %v, %v", steps, fault)
+	}
+}
+
+func TestAPersonsWord(t *testing.T) {
+	for text, want := range map[string]string{"back r": "back r", " promote  r ": "promote r", "": "refused", "back": "refused", "stop r": "refused", "back r s": "refused"} {
+		word, fault := RolloutOverrule(map[string]string{RolloutOverruleAnnotation: text})
+		got := word.String()
+		if fault != nil {
+			got = "refused"
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
