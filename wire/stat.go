@@ -69,7 +69,7 @@ type Busy uint8
 // The reasons. Of these, only BusyTold keeps a pod from being deleted.
 const (
 	NotBusy    Busy = iota
-	BusyTold        // its program says that it is busy
+	BusyTold        // its program says that it is busy, which no queue-proxy reports yet
 	BusyBalked      // a hook of its standby failed
 )
 

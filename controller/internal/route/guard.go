@@ -60,6 +60,7 @@ type trials struct {
 type trial struct {
 	memory
 	looked time.Time
+	last   bool // the last look was before the last step
 	held   bool
 }
 
@@ -104,17 +105,18 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	c, now := &before.Configurations[at], r.now()
 	newest := c.Revisions[len(c.Revisions)-1].Revision
 	t := r.trials.of(key, newest, c.Judged, now)
-	if next := judgeEach - now.Sub(t.looked); next > 0 {
+	due := c.Step.Size > 0 && now.UnixNano() >= c.Step.Next
+	last := due && c.LastStep() // which may need more than the verdict on those before
+	if next := judgeEach - now.Sub(t.looked); next > 0 && (t.last || !last) {
 		c.Held = t.held
 		return before, t.Reason, next, nil
 	}
-	t.looked = now
+	t.looked, t.last = now, last
 	in, cannot := judge.Input{}, "it was promoted by hand, so nobody judges it"
 	if newest != m.promoted {
 		in, cannot = r.seen(ctx, route, t, *c)
 	}
-	due := c.Step.Size > 0 && now.UnixNano() >= c.Step.Next
-	in.Last = due && c.LastStep()
+	in.Last = last
 	rule, why := "", cannot
 	t.held = false
 	if cannot == "" {

@@ -158,6 +158,33 @@ func TestARolloutStandsStillWhileNobodyTells(t *testing.T) {
 	}
 }
 
+// The last step may need more than those before, so it is not taken on an older verdict.
+func TestTheLastStepWaitsForItsRequests(t *testing.T) {
+	l := newLooks()
+	looks := 0
+	l.view = func() (*viewv1alpha1.ServiceView, error) {
+		looks++
+		at := l.clock.Unix()
+		return told(map[string]string{"a": fmt.Sprintf("%d:99/0", at), "b": fmt.Sprintf("%d:20/0", at)}), nil
+	}
+	const guard = "errors<1%, requests>100"
+	l.look(t, guard) // the rollout begins
+	l.clock = l.clock.Add(time.Second)
+	if got := l.look(t, guard); !strings.HasPrefix(got, "held false") {
+		t.Errorf("before the last step: %s", got)
+	}
+	l.clock = l.clock.Add(100 * time.Millisecond) // a moment later it is due
+	l.state.Configurations[0].Step = rollout.Step{Start: 1, Next: l.clock.UnixNano(), Size: 99, Duration: 1}
+	if got, want := l.look(t, guard), "held true, remembers true, again 1s: the new revision has answered 20 of the 100 requests"; !strings.HasPrefix(got, want) {
+		t.Errorf("when it is due: %s, want %s", got, want)
+	}
+	before := looks
+	l.clock = l.clock.Add(100 * time.Millisecond)
+	if got := l.look(t, guard); !strings.HasPrefix(got, "held true") || looks != before {
+		t.Errorf("a moment later: %s, after %d looks more", got, looks-before)
+	}
+}
+
 // A new leader has the memory of the last change.
 func TestANewLeaderGoesOn(t *testing.T) {
 	l := newLooks()

@@ -11,13 +11,13 @@ import (
 	"ebb.dev/ebb/standby"
 )
 
-// maxAnswer bounds what is read of the answer to a hook.
-const maxAnswer = 4 << 10
+// maxAnswer bounds what is read of the body of the answer to a hook, maxHead the head.
+const maxAnswer, maxHead = 4 << 10, 64 << 10
 
 // hookClient keeps no connections: one that slept is of no use. It follows no redirect, which might
 // lead out of the pod.
 var hookClient = &http.Client{
-	Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+	Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHead},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 

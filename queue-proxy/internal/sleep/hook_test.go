@@ -168,6 +168,8 @@ func TestACallIsBounded(t *testing.T) {
 			w.WriteHeader(500)
 		case "/elsewhere":
 			http.Redirect(w, r, elsewhere.URL, http.StatusFound)
+		case "/head":
+			w.Header().Set("X-Long", strings.Repeat("x", 1<<20))
 		case "/long":
 			_, _ = w.Write(make([]byte, 1<<20))
 		}
@@ -181,6 +183,7 @@ func TestACallIsBounded(t *testing.T) {
 		{"/long", "POST /long", ""},
 		{"/hangs 100ms", "POST /hangs", "it did not end within 100ms"},
 		{"/drips 100ms", "POST /drips", "it did not end within 100ms"},
+		{"/head", "POST /head", "exceeded 65536 bytes"},
 		{"/500", "POST /500", "it answered 500 Internal Server Error"},
 		{"/elsewhere", "POST /elsewhere", "it answered 302 Found"},
 		{":1/sleep", "", "connection refused"},
