@@ -29,8 +29,8 @@ var mayBeEmpty = map[string]string{
 }
 
 // Every query of every panel and every rule has an answer while requests come: from zero, to a pod,
-// by requests per second, and to a pod that may sleep. The Prometheus is real, and reads what
-// config/monitoring says.
+// by requests per second, to a pod that may sleep, and to one whose rollouts are judged. The
+// Prometheus is real, and reads what config/monitoring says.
 func TestEveryPanelAndRuleHasAnAnswer(t *testing.T) {
 	s := begin(t, 6*time.Minute)
 	if _, err := s.Kube.CoreV1().Services("monitoring").Get(s.ctx, "prometheus", metav1.GetOptions{}); apierrors.IsNotFound(err) {
@@ -42,6 +42,7 @@ func TestEveryPanelAndRuleHasAnAnswer(t *testing.T) {
 	client := s.client()
 	s.apply(service{name: "rate", annotations: map[string]string{"autoscaling.knative.dev/metric": "rps", "autoscaling.knative.dev/target": "100"}}.manifest())
 	s.apply(service{name: "sleeper", annotations: map[string]string{"autoscaling.ebb.dev/standby": "1"}}.manifest())
+	s.apply(guarded("judged", "1m", nil))
 	cold := s.ready("cold", service{name: "cold"}.manifest())
 	for _, name := range []string{"rate", "sleeper"} {
 		url, err := s.AwaitReady(s.ctx, s.namespace, name)

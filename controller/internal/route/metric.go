@@ -5,12 +5,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// Rollouts is a metric of the rollouts that are under way, and of those that went back. Each
-// replica of the controller tells all.
+// Rollouts is a metric of the rollouts that are under way, and of those that went back, for each
+// namespace that has one or a Route with a guard. Each replica of the controller tells all.
 func Rollouts(w *reconcile.World) prometheus.Collector {
 	return rollouts{w.EbbInformers.Serving().V1().Routes().Lister()}
 }
@@ -29,23 +30,27 @@ func (r rollouts) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		return // caches do not fail
 	}
-	counts := map[[2]string]int{}
+	type states struct{ inProgress, wentBack int }
+	counts := map[string]*states{}
+	of := func(namespace string) *states {
+		if counts[namespace] == nil {
+			counts[namespace] = &states{}
+		}
+		return counts[namespace]
+	}
 	for _, route := range all {
-		if state := stateOf(route); state != "" {
-			counts[[2]string{route.Namespace, state}]++
+		if guard, err := names.RolloutGuard(route.Annotations); err == nil && guard.On() {
+			of(route.Namespace)
+		}
+		switch {
+		case route.Status.GetCondition(servingv1.RouteConditionAllTrafficAssigned).GetReason() == servingv1.ReasonWentBack:
+			of(route.Namespace).wentBack++
+		case route.Status.GetCondition(servingv1.RouteConditionIngressReady).GetReason() == servingv1.ReasonRolloutInProgress:
+			of(route.Namespace).inProgress++
 		}
 	}
-	for of, n := range counts {
-		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n), of[0], of[1])
+	for namespace, n := range counts {
+		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n.inProgress), namespace, "in_progress")
+		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n.wentBack), namespace, "went_back")
 	}
-}
-
-func stateOf(route *servingv1.Route) string {
-	switch {
-	case route.Status.GetCondition(servingv1.RouteConditionAllTrafficAssigned).GetReason() == servingv1.ReasonWentBack:
-		return "went_back"
-	case route.Status.GetCondition(servingv1.RouteConditionIngressReady).GetReason() == servingv1.ReasonRolloutInProgress:
-		return "in_progress"
-	}
-	return ""
 }

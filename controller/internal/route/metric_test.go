@@ -11,11 +11,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
 func TestRolloutsAreCounted(t *testing.T) {
 	index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	add := func(r *servingv1.Route) {
+		if err := index.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for i, mark := range []func(*servingv1.RouteStatus){
 		func(s *servingv1.RouteStatus) { s.MarkIngressReady() },
 		func(s *servingv1.RouteStatus) { s.MarkIngressRolloutInProgress() },
@@ -26,14 +32,18 @@ func TestRolloutsAreCounted(t *testing.T) {
 		r := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(i)}}
 		r.Status.InitializeConditions()
 		mark(&r.Status)
-		if err := index.Add(r); err != nil {
-			t.Fatal(err)
-		}
+		add(r)
 	}
+	// A guard alone makes a series: an alert and a panel have an answer before anything goes back.
+	add(&servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "calm", Name: "guarded", Annotations: map[string]string{names.RolloutGuardAnnotation: "on"}}})
+	add(&servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "none", Name: "off", Annotations: map[string]string{names.RolloutGuardAnnotation: "off"}}})
+	add(&servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "none", Name: "without"}})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(rollouts{listers.NewRouteLister(index)})
 	want := `# HELP ebb_rollouts Routes whose requests move to the latest revision (state in_progress), and Routes whose latest revision went back (went_back).
 # TYPE ebb_rollouts gauge
+ebb_rollouts{k8s_namespace_name="calm",state="in_progress"} 0
+ebb_rollouts{k8s_namespace_name="calm",state="went_back"} 0
 ebb_rollouts{k8s_namespace_name="ns",state="in_progress"} 2
 ebb_rollouts{k8s_namespace_name="ns",state="went_back"} 1
 `
