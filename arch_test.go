@@ -50,6 +50,7 @@ var layers = []layer{
 	{folder: "autoscaler/decide", own: []string{"autoscaler/window"}, only: std, why: "a pure core"},
 	{folder: "autoscaler/zero", only: std, why: "a pure core"},
 	{folder: "autoscaler/keep", only: std, why: "a pure core"},
+	{folder: "autoscaler/alive", only: std, why: "a pure core"},
 	{folder: "standby", own: []string{effects}, only: std, why: "a pure core"},
 	{folder: "judge", own: []string{"wire"}, only: std, why: "a pure core"},
 	{folder: "autoscaler/revision", own: []string{"autoscaler/window", "autoscaler/decide", "autoscaler/zero", "autoscaler/keep", "standby", "wire"}, only: std, why: "a pure core"},

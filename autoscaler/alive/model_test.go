@@ -1,0 +1,356 @@
+package alive
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tick is the time between two rounds of questions in a world. A question takes two ticks at most.
+const tick = AskTime / 2
+
+// present is the time of every world: a tick makes all that was before older. What is older than
+// that is as old as if it were never.
+const present = 20 * time.Second
+
+// world is what is true of three nodes, what lies between them, and what the autoscaler on x knows
+// of y and z. There is an activator on z. The model test visits every world that any order of
+// events can lead to.
+type world struct {
+	y, z Node
+
+	// lone: there is no activator on z, only a pod.
+	lone bool
+	// off are the nodes without power, cut the ways that lead nowhere: x to y, x to z, z to y.
+	// Nodes in the dark renew no Lease for the API server, although they have power. away: nobody
+	// does.
+	off, dark [2]bool
+	cut       [3]bool
+	away      bool
+	gone      int8 // for how many ticks it has been away, at most one more than counts has
+	// leases are how many ticks old the Leases are, news those that were renewed since they were
+	// read. Nodes renew them each tick, or as late as they may.
+	leases [2]int8
+	news   [2]bool
+	late   bool
+
+	asks [3]ask
+	// reach is for how many ticks each way has led to somebody without a break, apart for how many
+	// x has reached nobody, at most long.
+	reach [3]int8
+	apart int8
+
+	// How often each event may still come.
+	deaths, returns, cuts, heals, losses, darkens, outages int8
+	broken                                                 string
+}
+
+const (
+	y = 0
+	z = 1
+
+	xy = 0
+	xz = 1
+	zy = 2
+
+	long = int8(2 * time.Second / tick)
+)
+
+// ask is a question that is under way.
+type ask struct {
+	on, lost bool
+	// astray: z was not reached with the question whether it reaches y.
+	astray bool
+	ticks  int8
+}
+
+func (a ask) at() time.Duration { return present - time.Duration(a.ticks)*tick }
+func (a ask) due() bool         { return a.on && a.ticks >= 2 }
+
+// leads reports whether a question is answered that goes this way now.
+func (w *world) leads(way int) bool {
+	switch way {
+	case xy:
+		return !w.cut[xy] && !w.off[y]
+	case xz:
+		return !w.cut[xz] && !w.off[z]
+	}
+	return !w.cut[zy] && !w.off[y] && !w.off[z]
+}
+
+// older is a node's knowledge a tick later.
+func (n Node) older() Node {
+	first, own, other := n.first > n.spoke, n.own > n.spoke, n.other > n.spoke
+	down := func(t time.Duration, counts bool) time.Duration {
+		if counts {
+			return max(t-tick, 1) // it is after spoke
+		}
+		return 0
+	}
+	n.first, n.began, n.own, n.other = down(n.first, first), down(n.began, own), down(n.own, own), down(n.other, other)
+	n.Since, n.spoke, n.steady, n.renewed = max(n.Since-tick, 0), max(n.spoke-tick, 0), max(n.steady-tick, 0), max(n.renewed-tick, 0)
+	n.read = max(n.read-tick, 0)
+	if !other {
+		n.by = ""
+	}
+	return n
+}
+
+// decide has the autoscaler decide, and looks whether it may.
+func (w *world) decide() {
+	was := [2]State{w.y.State, w.z.State}
+	watch := Watch{Self: "x", nodes: map[string]*Node{"y": &w.y, "z": &w.z}}
+	watch.Step(present)
+	for i, n := range []*Node{&w.y, &w.z} {
+		if n.State < Silent || n.State <= was[i] {
+			continue
+		}
+		name, other := [...]string{"y", "z"}[i], [...]*Node{&w.z, &w.y}[i]
+		bad := func(why string) { w.broken = fmt.Sprintf("node %s is called %s although %s", name, n.State, why) }
+		switch {
+		case w.reach[i] >= long && w.leads(i):
+			bad("this autoscaler reaches it")
+		case i == y && !w.lone && w.reach[zy] >= long && w.reach[xz] >= long && w.leads(zy) && w.leads(xz):
+			bad("an activator reaches it and says so")
+		case w.apart >= long:
+			bad("this autoscaler reaches nobody")
+		case other.silence(present) >= SilentAfter:
+			bad("only this autoscaler's own node answers")
+		case (i == z || w.lone) && (time.Duration(w.gone)*tick > counts || time.Duration(w.leases[i])*tick < LeaseAfter-AskTime):
+			bad("nobody but this autoscaler says so")
+		case n.State == Lost && present-n.first < LostAfter<<n.Ends:
+			bad("it has not been silent for long")
+		}
+	}
+}
+
+type step struct {
+	name   string
+	happen func(w *world)
+}
+
+func (w world) after(s step) world {
+	s.happen(&w)
+	w.decide()
+	return w
+}
+
+// steps lists everything that can happen in w. Nobody's will comes first.
+func (w world) steps() (out []step) {
+	can := func(name string, is bool, happen func(w *world)) {
+		if is {
+			out = append(out, step{name, happen})
+		}
+	}
+	for way, n := range []func(*world) *Node{(*world).ofY, (*world).ofZ} {
+		name := [...]string{"y", "z"}[way]
+		a := w.asks[way]
+		answers := a.on && !a.lost && w.leads(way)
+		can(name+" answers", answers, func(w *world) { w.asks[way] = ask{}; n(w).Spoke(present) })
+		can(name+" does not answer", a.due() && (!answers || w.losses > 0), func(w *world) {
+			if answers {
+				w.losses--
+			}
+			n(w).Unanswered(w.asks[way].at(), "")
+			w.asks[way] = ask{}
+		})
+	}
+	a, heard := w.asks[zy], !w.asks[zy].astray && w.leads(xz)
+	answers := a.on && heard && !a.lost && w.leads(zy)
+	can("z says that y answers", answers, func(w *world) {
+		w.asks[zy] = ask{}
+		w.y.Spoke(present)
+		w.z.Spoke(present)
+	})
+	can("z says that y does not answer", a.due() && heard && (!answers || w.losses > 0), func(w *world) {
+		if answers {
+			w.losses--
+		}
+		w.y.Unanswered(w.asks[zy].at(), "z")
+		w.z.Spoke(present)
+		w.asks[zy] = ask{}
+	})
+	can("z says nothing", a.due() && !heard, func(w *world) { w.asks[zy] = ask{} })
+	can("tick", !slices.ContainsFunc(w.asks[:], ask.due), (*world).tick)
+
+	for i, name := range []string{"y", "z"} {
+		can(name+" dies", !w.off[i] && w.deaths > 0, func(w *world) { w.deaths--; w.off[i] = true })
+		can(name+" returns", w.off[i] && w.returns > 0, func(w *world) { w.returns--; w.off[i] = false })
+		can(name+" loses the control plane", !w.dark[i] && w.darkens > 0, func(w *world) { w.darkens--; w.dark[i] = true })
+	}
+	for way, name := range []string{"x-y", "x-z", "z-y"} {
+		can("cut "+name, !w.cut[way] && w.cuts > 0, func(w *world) { w.cuts--; w.cut[way] = true })
+		can("heal "+name, w.cut[way] && w.heals > 0, func(w *world) { w.heals--; w.cut[way] = false })
+	}
+	can("x is cut off", !w.cut[xy] && !w.cut[xz] && w.cuts > 1, func(w *world) { w.cuts -= 2; w.cut[xy], w.cut[xz] = true, true })
+	can("the API server goes away", !w.away && w.outages > 0, func(w *world) { w.outages--; w.away = true })
+	can("the API server is back", w.away, func(w *world) { w.away = false })
+	return out
+}
+
+func (w *world) ofY() *Node { return &w.y }
+func (w *world) ofZ() *Node { return &w.z }
+
+// tick lets time pass, and asks.
+func (w *world) tick() {
+	w.y, w.z = w.y.older(), w.z.older()
+	for way := range w.asks {
+		if w.asks[way].on {
+			w.asks[way].ticks++
+		}
+		if w.leads(way) {
+			w.reach[way] = min(w.reach[way]+1, long)
+		} else {
+			w.reach[way] = 0
+		}
+	}
+	if w.leads(xy) || w.leads(xz) {
+		w.apart = 0
+	} else if w.cut[xy] && w.cut[xz] {
+		w.apart = min(w.apart+1, long)
+	}
+	if w.gone = min(w.gone+1, int8(counts/tick)+1); !w.away {
+		w.gone = 0
+	}
+	for i, n := range []*Node{&w.y, &w.z} {
+		w.leases[i] = min(w.leases[i]+1, int8(LeaseAfter/tick))
+		if !w.off[i] && !w.dark[i] && !w.away && (!w.late || w.leases[i] >= int8(10*time.Second/tick)) {
+			w.leases[i], w.news[i] = 0, true
+		}
+		if n.State != Well && !w.away {
+			n.Lease(present, w.news[i])
+			w.news[i] = false
+		}
+	}
+	doubted := w.y.State != Well || w.y.silence(present) > 0
+	for way := range w.asks {
+		if !w.asks[way].on && (way != zy || doubted && !w.lone) {
+			w.asks[way] = ask{on: true, lost: !w.leads(way), astray: way == zy && !w.leads(xz)}
+		}
+	}
+}
+
+// settles lets time pass without a fault, and says what is wrong then. known has the results of
+// earlier calls.
+func settles(w world, known map[world]string) string {
+	w.deaths, w.returns, w.cuts, w.heals, w.losses, w.darkens, w.outages = 0, 0, 0, 0, 0, 0, 0
+	var passed []world
+	wrong, found := "", false
+	for len(passed) < 1000 {
+		if wrong, found = known[w]; found {
+			break
+		}
+		passed = append(passed, w)
+		steps := w.steps()
+		s := steps[0]
+		if back := slices.IndexFunc(steps, func(s step) bool { return s.name == "the API server is back" }); back >= 0 {
+			s = steps[back]
+		}
+		w = w.after(s)
+	}
+	if !found {
+		wrong = w.unsettled()
+	}
+	for _, w := range passed {
+		known[w] = wrong
+	}
+	return wrong
+}
+
+// unsettled says what is wrong in a world in which nothing has changed for long.
+func (w world) unsettled() string {
+	seen := w.leads(xy) || w.leads(zy) && w.leads(xz) && !w.lone
+	switch {
+	case seen && w.y.State >= Silent:
+		return "y is reached, and gets no requests"
+	case w.leads(xy) && w.y.State != Well:
+		return "y answers, and is doubted"
+	case w.leads(xz) && w.z.State != Well:
+		return "z answers, and is doubted"
+	case !seen && w.leads(xz) && w.y.State != Lost && (!w.lone || w.off[y] || w.dark[y]):
+		return "y is dead, and its pods are not replaced"
+	case w.off[z] && w.leads(xy) && w.z.State != Lost:
+		return "z is dead, and its pods are not replaced"
+	}
+	return ""
+}
+
+// every has TestEveryInterleaving visit the worlds with several faults, too: a million, which takes
+// minutes with the race detector.
+var every = flag.Bool("every", false, "visit the worlds with several faults, too")
+
+func TestEveryInterleaving(t *testing.T) {
+	t.Parallel()
+	one := map[string]world{
+		"nothing fails":           {late: true},
+		"packets are lost":        {losses: 2},
+		"a node dies and returns": {deaths: 1, returns: 1},
+		"a node dies and returns, and there is no activator": {deaths: 1, returns: 1, lone: true},
+		"a way is cut":                         {cuts: 1, heals: 1},
+		"two ways are cut":                     {cuts: 2},
+		"the control plane loses a node":       {darkens: 1},
+		"no API server, and a way that is cut": {outages: 1, cuts: 1, lone: true},
+	}
+	several := map[string]world{
+		"two nodes die":                        {deaths: 2},
+		"a way is cut, and a node dies":        {cuts: 1, deaths: 1},
+		"a packet is lost, and a node dies":    {losses: 1, deaths: 1},
+		"no activator":                         {lone: true, deaths: 1, cuts: 1},
+		"a packet is lost, and a node is dark": {darkens: 1, losses: 1},
+		"a dark node, a cut, and no activator": {darkens: 1, cuts: 1, lone: true, late: true},
+		"no API server, a death, no activator": {outages: 1, deaths: 1, lone: true},
+	}
+	if *every {
+		maps.Copy(one, several)
+	}
+	for name, may := range one {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			visit(t, may)
+		})
+	}
+}
+
+// visit goes through every world that what may happen leads to.
+func visit(t *testing.T, may world) {
+	type origin struct {
+		from int32
+		name string
+	}
+	worlds, origins, seen := []world{may}, []origin{{-1, ""}}, map[world]struct{}{may: {}}
+	story := func(i int32) string {
+		names := []string{fmt.Sprintf("y %+v\n  z %+v\n  %+v", worlds[i].y, worlds[i].z, worlds[i])}
+		for ; i > 0; i = origins[i].from {
+			names = append(names, origins[i].name)
+		}
+		slices.Reverse(names)
+		return strings.Join(names, "\n  ")
+	}
+	ends := map[world]string{}
+	states := map[State]int{}
+	for i := int32(0); int(i) < len(worlds); i++ {
+		w := worlds[i]
+		states[w.y.State]++
+		if w.broken != "" {
+			t.Fatalf("%s: %s", w.broken, story(i))
+		}
+		if what := settles(w, ends); what != "" {
+			t.Fatalf("%s: %s", what, story(i))
+		}
+		for _, s := range w.steps() {
+			next := w.after(s)
+			if _, was := seen[next]; !was {
+				seen[next] = struct{}{}
+				worlds, origins = append(worlds, next), append(origins, origin{i, s.name})
+			}
+		}
+	}
+	t.Logf("%d worlds: %v", len(worlds), states)
+	if may.deaths > 0 && states[Lost] == 0 {
+		t.Error("no world has a node that is lost")
+	}
+}
