@@ -20,13 +20,17 @@ const (
 	maxIncidentText = 253
 	// maxPhases bounds the phases of a cold start.
 	maxPhases = 8
+	// MaxUnreachedAgo bounds how old an attempt to connect to a pod may be that is told of.
+	MaxUnreachedAgo = 10 * time.Second
 )
 
-// Incidents are what is told the autoscaler besides load: by an activator cold starts that are over
-// and requests that got no pod, by a pod the requests that it keeps a record of.
+// Incidents are what is told the autoscaler besides load: by an activator cold starts that are
+// over, requests that got no pod and pods that did not answer, by a pod the requests that it keeps
+// a record of.
 type Incidents struct {
 	ColdStarts []ColdStarted `json:"coldStarts,omitempty"`
 	Refusals   []Refused     `json:"refusals,omitempty"`
+	Unreached  []Unreached   `json:"unreached,omitempty"`
 	// Calls come from pods, and only they send them.
 	Calls []Called `json:"calls,omitempty"`
 }
@@ -81,6 +85,19 @@ type Refused struct {
 	Count     int64     `json:"count"`
 }
 
+// Unreached says that nobody answered when an activator connected to a pod: there was no
+// connection, and nobody refused one.
+type Unreached struct {
+	Namespace string `json:"namespace"`
+	Revision  string `json:"revision"`
+	Pod       string `json:"pod"`
+	By        string `json:"by"`             // name of the activator
+	Node      string `json:"node,omitempty"` // where the activator runs, "" if it does not know
+	// Ago is how long before this was sent the newest attempt began, in nanoseconds. It is no time
+	// of day: the clocks of two nodes may differ.
+	Ago time.Duration `json:"ago"`
+}
+
 // Which requests queue-proxy tells the autoscaler of.
 const (
 	RecordsNone         = "none"
@@ -122,7 +139,7 @@ func DecodeIncidents(data []byte) (Incidents, error) {
 	if err := json.Unmarshal(data, &i); err != nil {
 		return Incidents{}, fmt.Errorf("read incidents: %w", err)
 	}
-	if len(i.ColdStarts) > MaxIncidents || len(i.Refusals) > MaxIncidents || len(i.Calls) > MaxIncidents {
+	if len(i.ColdStarts) > MaxIncidents || len(i.Refusals) > MaxIncidents || len(i.Unreached) > MaxIncidents || len(i.Calls) > MaxIncidents {
 		return Incidents{}, fmt.Errorf("%w: a body may have %d of a kind", errIncident, MaxIncidents)
 	}
 	for _, c := range i.ColdStarts {
@@ -146,6 +163,14 @@ func DecodeIncidents(data []byte) (Incidents, error) {
 			return Incidents{}, fmt.Errorf("%w: %d refusals with status %d", errIncident, r.Count, r.Status)
 		}
 	}
+	for _, u := range i.Unreached {
+		if err := validTexts(u.Namespace, u.Revision, u.Pod, u.By, u.Node); err != nil {
+			return Incidents{}, err
+		}
+		if u.Ago < 0 || u.Ago > MaxUnreachedAgo {
+			return Incidents{}, fmt.Errorf("%w: a pod was not reached %v ago", errIncident, u.Ago)
+		}
+	}
 	for _, c := range i.Calls {
 		if err := valid(c.At, c.Namespace, c.Revision, c.Pod, c.Method, c.Path, c.Trace, c.Call); err != nil {
 			return Incidents{}, err
@@ -161,6 +186,10 @@ func valid(at time.Time, texts ...string) error {
 	if y := at.Year(); y < 1970 || y > 9999 {
 		return fmt.Errorf("%w: the year %d", errIncident, y)
 	}
+	return validTexts(texts...)
+}
+
+func validTexts(texts ...string) error {
 	for _, text := range texts {
 		if len(text) > maxIncidentText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' }) {
 			return fmt.Errorf("%w: the text %.20q", errIncident, text)

@@ -19,12 +19,13 @@ func TestTheLargestIncidentsFitTheirBound(t *testing.T) {
 		}
 		all.ColdStarts = append(all.ColdStarts, c)
 		all.Refusals = append(all.Refusals, Refused{Namespace: c.Namespace, Revision: c.Revision, At: at, By: c.Pod, Status: 503, Reason: long, Count: 1e9})
+		all.Unreached = append(all.Unreached, Unreached{Namespace: c.Namespace, Revision: c.Revision, Pod: c.Pod, By: c.Pod, Node: c.Pod, Ago: MaxUnreachedAgo})
 	}
 	text, err := json.Marshal(all)
 	if err != nil || len(text) > MaxIncidentsBytes {
 		t.Fatalf("%d bytes, more than %d: %v", len(text), MaxIncidentsBytes, err)
 	}
-	if back, err := DecodeIncidents(text); err != nil || len(back.ColdStarts) != MaxIncidents || back.Refusals[7].Reason != long {
+	if back, err := DecodeIncidents(text); err != nil || len(back.ColdStarts) != MaxIncidents || back.Refusals[7].Reason != long || back.Unreached[7].Ago != MaxUnreachedAgo {
 		t.Errorf("%v", err)
 	}
 }
@@ -59,6 +60,11 @@ func TestIncidentsThatCannotBeAreRefused(t *testing.T) {
 		"a negative run":     `{"calls":[{"ran":-1,` + at + `}]}`,
 		"a call of no time":  `{"calls":[{"ran":1}]}`,
 		"a control in path":  `{"calls":[{"path":"/\u001b",` + at + `}]}`,
+		"too many pods":      `{"unreached":[` + strings.Repeat(`{},`, MaxIncidents) + `{}]}`,
+		"a pod tomorrow":     `{"unreached":[{"ago":-1}]}`,
+		"a pod long ago":     `{"unreached":[{"ago":10000000001}]}`,
+		"a control in node":  `{"unreached":[{"node":"\u001b"}]}`,
+		"a long pod":         `{"unreached":[{"pod":"` + strings.Repeat("x", 254) + `"}]}`,
 		"a negative phase":   `{"coldStarts":[{` + at + `,"phases":[{"name":"pull","took":-1}]}]}`,
 		"more phases than a": `{"coldStarts":[{` + at + `,"phases":[` + strings.Repeat(`{"name":"x","took":1},`, maxPhases) + `{"name":"x","took":1}]}]}`,
 	} {
@@ -69,7 +75,7 @@ func TestIncidentsThatCannotBeAreRefused(t *testing.T) {
 }
 
 func FuzzDecodeIncidents(f *testing.F) {
-	f.Add([]byte(`{"coldStarts":[{"at":"2026-01-01T00:00:00Z","phases":[{"name":"pull","took":5}]}],"refusals":[{"count":1,"at":"2026-01-01T00:00:00Z"}],"calls":[{"at":"2026-01-01T00:00:00Z","accepted":"2026-01-01T00:00:00Z","path":"/a","ran":5}]}`))
+	f.Add([]byte(`{"coldStarts":[{"at":"2026-01-01T00:00:00Z","phases":[{"name":"pull","took":5}]}],"refusals":[{"count":1,"at":"2026-01-01T00:00:00Z"}],"unreached":[{"pod":"a","node":"b","ago":5}],"calls":[{"at":"2026-01-01T00:00:00Z","accepted":"2026-01-01T00:00:00Z","path":"/a","ran":5}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		i, err := DecodeIncidents(data)
 		if err != nil {

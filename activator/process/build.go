@@ -37,6 +37,7 @@ import (
 // options is what the environment says to activators alone.
 type options struct {
 	ip         netip.Addr
+	node       string
 	autoscaler string // host:port for stats
 	idlePerPod int    // idle connections kept to one pod
 	bounds     hold.Bounds
@@ -52,6 +53,7 @@ func readOptions(c *component.Component) options {
 	bound := func(name string, usual int64, use string) int64 { return e.Number(name, usual, 1, math.MaxInt64, use) }
 	o := options{
 		ip:         e.NeededIP("POD_IP", "Address of this pod."),
+		node:       e.Text("EBB_NODE_NAME", "", "Name of this node. Without it, what this activator says of pods that do not answer counts for nothing."),
 		autoscaler: c.Autoscaler(),
 		idlePerPod: int(e.Number("MAX_IDLE_PROXY_CONNS_PER_HOST", 100, 1, math.MaxInt32, "Idle connections that are kept to one pod.")),
 		bounds: hold.Bounds{
@@ -118,8 +120,10 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	announcements := &announce.Server{Backends: table, Keys: keys}
 	observer := &observe.Observer{Settings: store, Namespace: c.Namespace, Pod: c.Pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
-	told := &incidents.Teller{Pod: c.Pod, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
-		Failed: func(err error) { log.Warn("report of cold starts and refusals failed; it is sent again", "error", err) }}
+	told := &incidents.Teller{Pod: c.Pod, Node: o.node, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
+		Failed: func(err error) {
+			log.Warn("report of cold starts, refusals and pods without an answer failed; it is sent again", "error", err)
+		}}
 	coldStarts.Told = told.ColdStart
 	departure := &serve.Departure{}
 	handler := &chain.Handler{
@@ -141,6 +145,8 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 			told.Ended(x, r, result)
 			observer.Ended(x, r, result)
 		},
+		// It began at the latest so long ago. One that failed sooner counts as older than it is.
+		Unreached: func(x *chain.Exchange) { told.Unreached(x.Revision.Key, x.Pod, time.Now().Add(-dialTimeout)) },
 	}
 	requests := newServer(handler, o, log)
 	requests.TLS.GetCertificate = who.Certificate

@@ -8,9 +8,11 @@ package chain
 
 import (
 	"errors"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"ebb.dev/ebb/activator/bind"
@@ -53,6 +55,9 @@ type Handler struct {
 	Tracer func() *tracing.Tracer
 	// Ended, when set, is told of each request after its end; it must not keep what it is given.
 	Ended func(*Exchange, *forward.Request, *forward.Result)
+	// Unreached, when set, is told of each attempt to connect to the exchange's pod that nobody
+	// answered, not even the kernel of the pod's node. It must not block.
+	Unreached func(*Exchange)
 
 	last atomic.Int64 // unix nanoseconds of the newest request that was no probe
 	pool sync.Pool
@@ -203,7 +208,18 @@ func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	if errors.As(err, &untrusted) {
 		e.Untrusted, e.Err = true, untrusted
 	}
+	if h.Unreached != nil && unanswered(err) {
+		h.Unreached(x)
+	}
 	return h.carry(r, x, h.step(x, &e))
+}
+
+// unanswered reports whether an attempt to connect met with silence. A refused connection is an
+// answer of the node's kernel, and a TLS handshake that hangs began with one. Without a route to
+// the pod nobody was asked.
+func unanswered(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial" && (dial.Timeout() || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.EHOSTDOWN))
 }
 
 // OnResponse implements forward.Judge: a pod that refused a request did not see it, so another may.

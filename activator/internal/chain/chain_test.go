@@ -11,10 +11,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,6 +45,8 @@ type world struct {
 	tls       *tls.Config
 	encrypted map[netip.AddrPort]netip.AddrPort
 	secure    string // see tlsAddress
+	// dial connects to pods; nil is over TCP.
+	dial func(context.Context, string) (net.Conn, error)
 }
 
 var key = backends.Key{Namespace: "ns", Name: "rev"}
@@ -54,7 +58,7 @@ func newWorld(t testing.TB, bounds hold.Bounds) *world {
 			Pressure: func(int) { w.pokes.Add(1) },
 			Open: func(b hold.Backend) *reach.Pod {
 				return reach.NewAt(b.Address, w.encrypted[b.Address], reach.Options{
-					Upstream: forward.UpstreamOptions{DialTimeout: 5 * time.Second}, Encrypt: w.encrypt.Load, TLS: w.tls})
+					Upstream: forward.UpstreamOptions{DialTimeout: 5 * time.Second, Dial: w.dial}, Encrypt: w.encrypt.Load, TLS: w.tls})
 			},
 		})
 	})
@@ -406,6 +410,53 @@ func TestADeadPodIsPassedOver(t *testing.T) {
 		}
 	}
 	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+}
+
+// A pod whose node's kernel answers, also by refusing, is no dead node's.
+func TestOnlySilenceIsToldOf(t *testing.T) {
+	connect := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"nobody answers in time":    {connect(os.ErrDeadlineExceeded), true},
+		"nobody has the address":    {connect(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), true},
+		"it is refused":             {connect(os.NewSyscallError("connect", syscall.ECONNREFUSED)), false},
+		"there is no route":         {connect(os.NewSyscallError("connect", syscall.ENETUNREACH)), false},
+		"no file is left":           {connect(os.NewSyscallError("socket", syscall.EMFILE)), false},
+		"the handshake hangs":       {context.DeadlineExceeded, false},
+		"a read of it takes long":   {&net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}, false},
+		"the connection is dropped": {io.ErrUnexpectedEOF, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, hold.Bounds{})
+			var told atomic.Pointer[string]
+			w.handler.Unreached = func(x *Exchange) {
+				pod := x.Pod
+				told.Store(&pod)
+			}
+			lives := w.pod("lives", func(http.ResponseWriter, *http.Request) {})
+			dead := backends.Endpoint{Address: netip.MustParseAddrPort("192.0.2.1:8012"), Pod: "dead", Ready: true}
+			w.dial = func(ctx context.Context, address string) (net.Conn, error) {
+				if address == dead.Address.String() {
+					return nil, c.err
+				}
+				return new(net.Dialer).DialContext(ctx, "tcp", address)
+			}
+			w.revision(backends.Info{Timeout: time.Minute, ContainerConcurrency: 1})
+			w.pods(dead)
+			answered := make(chan int, 1)
+			go func() { status, _, _ := w.send("GET", ""); answered <- status }()
+			eventually.True(t, "the request waits", func() bool { return w.table.Get(key).Queued() > 0 })
+			w.pods(dead, lives)
+			if status := <-answered; status != 200 {
+				t.Errorf("status %d", status)
+			}
+			if pod := told.Load(); (pod != nil) != c.want || pod != nil && *pod != "dead" {
+				t.Errorf("told of %v", pod)
+			}
+		})
+	}
 }
 
 func TestAUserContainersOwn503IsPassedOn(t *testing.T) {

@@ -1,10 +1,10 @@
 // Package incidents tells the autoscaler of cold starts and of requests that got no pod, for those
-// who ask why.
+// who ask why, and of pods that did not answer.
 //
-// Owns: what was not told yet, at most wire.MaxIncidents of each kind. Reads: ended requests and
-// closed accounts of cold starts. Writes: a POST to the autoscaler each second in which there is
-// something to tell. Never: delays a request; blocks on the autoscaler; keeps more than it may tell
-// at once.
+// Owns: what was not told yet, at most wire.MaxIncidents of each kind. Reads: ended requests,
+// closed accounts of cold starts and attempts to connect. Writes: a POST to the autoscaler each
+// second in which there is something to tell, and sooner of a pod that did not answer. Never:
+// delays a request; blocks on the autoscaler; keeps more than it may tell at once.
 package incidents
 
 import (
@@ -27,12 +27,16 @@ import (
 const (
 	period  = time.Second
 	timeout = 2 * time.Second
+	// soon is after what time a pod is told of that did not answer, with those that come until
+	// then.
+	soon = 100 * time.Millisecond
 )
 
 // Teller tells the autoscaler. Fill the fields, then let Run run.
 type Teller struct {
-	Pod string // this activator's name
-	URL string
+	Pod  string // this activator's name
+	Node string // where it runs, "" if it is not known
+	URL  string
 	// Keys are those of all tokens as they are now.
 	Keys func() wire.Keys
 	// Failed is called with the error of a POST that failed. What it had is told later.
@@ -45,6 +49,16 @@ type Teller struct {
 	mutex      sync.Mutex
 	coldStarts []wire.ColdStarted
 	refusals   map[refusal]*wire.Refused
+	// unreached is when the newest attempt began to connect to a pod that did not answer.
+	unreached map[target]time.Time
+	hurry     chan struct{}
+	hurryOnce sync.Once
+}
+
+// target is a pod.
+type target struct {
+	key backends.Key
+	pod string
 }
 
 // refusal is what equal refusals have in common.
@@ -57,7 +71,7 @@ type refusal struct {
 // Register shows Dropped to Prometheus.
 func (t *Teller) Register(registry *prometheus.Registry) error {
 	return registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ebb_activator_incidents_dropped_total",
-		Help: "Cold starts and refused requests that the autoscaler was not told of, because there were too many in a second."},
+		Help: "Cold starts, refused requests and pods without an answer that the autoscaler was not told of, because there were too many in a second."},
 		func() float64 { return float64(t.Dropped.Load()) }))
 }
 
@@ -70,6 +84,37 @@ func (t *Teller) ColdStart(c wire.ColdStarted) {
 		return
 	}
 	t.coldStarts = append(t.coldStarts, c)
+}
+
+// Unreached notes that nobody answered an attempt to connect to a pod, which began at a time. It is
+// told soon: others decide by it whether the pod's node has died.
+func (t *Teller) Unreached(key backends.Key, pod string, began time.Time) {
+	t.unreach(target{key, pod}, began)
+	select {
+	case t.hurried() <- struct{}{}:
+	default:
+	}
+}
+
+func (t *Teller) unreach(what target, began time.Time) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	last, known := t.unreached[what]
+	switch {
+	case !known && len(t.unreached) == wire.MaxIncidents:
+		t.Dropped.Add(1)
+		return
+	case t.unreached == nil:
+		t.unreached = map[target]time.Time{}
+	}
+	if began.After(last) {
+		t.unreached[what] = began
+	}
+}
+
+func (t *Teller) hurried() chan struct{} {
+	t.hurryOnce.Do(func() { t.hurry = make(chan struct{}, 1) })
+	return t.hurry
 }
 
 // Ended notes a request that Ebb answered in place of a pod. It implements chain.Handler.Ended.
@@ -117,9 +162,16 @@ func (t *Teller) refuse(what refusal, at time.Time, count int64) {
 	}
 }
 
-func (t *Teller) take() (all wire.Incidents) {
+func (t *Teller) take(now time.Time) (all wire.Incidents) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
+	for what, began := range t.unreached {
+		if ago := max(now.Sub(began), 0); ago <= wire.MaxUnreachedAgo { // an older one proves nothing
+			all.Unreached = append(all.Unreached, wire.Unreached{Namespace: what.key.Namespace, Revision: what.key.Name, Pod: what.pod,
+				By: t.Pod, Node: t.Node, Ago: ago})
+		}
+	}
+	t.unreached = nil
 	all.ColdStarts, t.coldStarts = t.coldStarts, nil
 	for _, one := range t.refusals {
 		all.Refusals = append(all.Refusals, *one)
@@ -128,8 +180,12 @@ func (t *Teller) take() (all wire.Incidents) {
 	return all
 }
 
-// putBack keeps what could not be told, if there is room for it beside what came since.
-func (t *Teller) putBack(all wire.Incidents) {
+// putBack keeps what could not be told, if there is room for it beside what came since. It was
+// taken at a time.
+func (t *Teller) putBack(all wire.Incidents, taken time.Time) {
+	for _, u := range all.Unreached {
+		t.unreach(target{backends.Key{Namespace: u.Namespace, Name: u.Revision}, u.Pod}, taken.Add(-u.Ago))
+	}
 	for _, c := range all.ColdStarts {
 		t.ColdStart(c)
 	}
@@ -144,18 +200,30 @@ func (t *Teller) Run(ctx context.Context) error {
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(period)
 	defer tick.Stop()
+	hurries := false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-t.hurried():
+			if !hurries { // those that follow do not put it off
+				hurries = true
+				tick.Reset(soon)
+			}
+			continue
 		}
-		all := t.take()
-		if len(all.ColdStarts)+len(all.Refusals) == 0 {
+		if hurries {
+			hurries = false
+			tick.Reset(period)
+		}
+		now := time.Now()
+		all := t.take(now)
+		if len(all.ColdStarts)+len(all.Refusals)+len(all.Unreached) == 0 {
 			continue
 		}
 		if err := t.post(ctx, client, all); err != nil && ctx.Err() == nil {
-			t.putBack(all)
+			t.putBack(all, now)
 			t.Failed(err)
 		}
 	}

@@ -1,12 +1,15 @@
 package incidents
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"ebb.dev/ebb/activator/internal/backends"
@@ -85,4 +88,61 @@ func TestWhatCouldNotBeToldIsToldLaterAndWhatIsTooMuchIsCounted(t *testing.T) {
 		all.Refusals[0].By != "activator-1" {
 		t.Errorf("told of %d cold starts and %+v", len(all.ColdStarts), all.Refusals)
 	}
+}
+
+// Pods that do not answer are told of soon, with the age of the newest attempt. What could not be
+// told grows older, and is dropped when it proves nothing any more.
+func TestPodsThatDoNotAnswerAreToldOfSoon(t *testing.T) {
+	teller := &Teller{Pod: "activator-1", Node: "c", Keys: keys}
+	revision := backends.Key{Namespace: "default", Name: "hello-00001"}
+	now := time.Unix(1000, 0)
+	teller.Unreached(revision, "hello-1", now.Add(-time.Second))
+	teller.Unreached(revision, "hello-1", now.Add(-2*time.Second))
+	teller.Unreached(revision, "hello-2", now.Add(-9*time.Second))
+	select {
+	case <-teller.hurried():
+	default:
+		t.Error("nobody hurries")
+	}
+	all := teller.take(now)
+	if len(all.Unreached) != 2 {
+		t.Fatalf("%+v", all.Unreached)
+	}
+	teller.putBack(all, now)
+	all = teller.take(now.Add(1500 * time.Millisecond))
+	want := wire.Unreached{Namespace: "default", Revision: "hello-00001", Pod: "hello-1", By: "activator-1", Node: "c", Ago: 2500 * time.Millisecond}
+	if len(all.Unreached) != 1 || all.Unreached[0] != want {
+		t.Errorf("%+v", all.Unreached)
+	}
+	if all = teller.take(now); len(all.Unreached) != 0 {
+		t.Errorf("told again: %+v", all.Unreached)
+	}
+	for i := range wire.MaxIncidents + 3 {
+		teller.Unreached(revision, strconv.Itoa(i), now)
+	}
+	if n := teller.Dropped.Load(); n != 3 {
+		t.Errorf("%d dropped, want 3", n)
+	}
+}
+
+// Attempts that fail all the time do not put the report off.
+func TestAReportIsNotPutOffByThoseThatFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		teller := &Teller{Keys: func() wire.Keys { return keys() }, URL: "http://127.0.0.1:0", Failed: func(error) {}}
+		failed := make(chan time.Time, 100)
+		teller.Failed = func(error) { failed <- time.Now() }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { teller.Run(ctx); close(done) }()
+		began := time.Now()
+		for range 30 {
+			teller.Unreached(backends.Key{Namespace: "default", Name: "hello-00001"}, "hello-1", time.Now())
+			time.Sleep(soon / 10)
+		}
+		if at := <-failed; at.Sub(began) > 2*soon {
+			t.Errorf("told after %s", at.Sub(began))
+		}
+		cancel()
+		<-done
+	})
 }

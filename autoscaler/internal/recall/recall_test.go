@@ -158,6 +158,8 @@ func TestAPodTellsOfItsOwnRevisionsRequestsOnly(t *testing.T) {
 		return all
 	}
 	cold := wire.Incidents{ColdStarts: []wire.ColdStarted{{Namespace: "default", Revision: hello.Name, At: w.now}}}
+	unreached := wire.Incidents{Unreached: []wire.Unreached{{Namespace: "default", Revision: hello.Name, Pod: "p", Node: "b"}}}
+	r.Unreached = func(u *wire.Unreached) { t.Errorf("believes a pod: %+v", u) }
 	for name, c := range map[string]struct {
 		token, query string
 		all          wire.Incidents
@@ -167,6 +169,7 @@ func TestAPodTellsOfItsOwnRevisionsRequestsOnly(t *testing.T) {
 		"of another revision":     {pod, wire.QueryOf("default", hello.Name), called("other", 1), 400},
 		"in another's name":       {other, wire.QueryOf("default", hello.Name), called(hello.Name, 1), 401},
 		"a cold start":            {pod, wire.QueryOf("default", hello.Name), cold, 400},
+		"that another is silent":  {pod, wire.QueryOf("default", hello.Name), unreached, 400},
 		"too many":                {pod, wire.QueryOf("default", hello.Name), called(hello.Name, wire.MaxCalls+1), 400},
 		"an activator's requests": {activator, "", called(hello.Name, 1), 400},
 	} {
@@ -258,6 +261,30 @@ func TestOnlyActivatorsTellOfIncidents(t *testing.T) {
 	if len(got) != 1 || got[0].TotalMs != 50 || got[0].Phases[1] != (v1alpha1.Phase{Name: "start", StartMs: 20, DurationMs: 30}) {
 		t.Errorf("took %+v", got)
 	}
+}
+
+// What an activator could not reach goes to whoever decides for the revision.
+func TestPodsThatWereNotReachedGoToTheOwner(t *testing.T) {
+	w := newWorld()
+	var told []wire.Unreached
+	all := wire.Incidents{Unreached: []wire.Unreached{{Namespace: "default", Revision: hello.Name, Pod: "p", By: "activator-1", Node: "c", Ago: time.Second}}}
+	for _, c := range []struct {
+		self, forwarded bool
+		told, others    int
+	}{{true, false, 1, 0}, {true, true, 1, 0}, {false, false, 0, 1}, {false, true, 0, 0}} {
+		told = nil
+		r := NewReceiver(&w.Records, nil, owners{c.self}, nil)
+		r.Unreached = func(u *wire.Unreached) { told = append(told, *u) }
+		others := r.take(all, c.forwarded)
+		n := 0
+		for _, o := range others {
+			n += len(o.Unreached)
+		}
+		if len(told) != c.told || n != c.others || n > 0 && others["127.0.0.1"].Unreached[0] != all.Unreached[0] {
+			t.Errorf("%+v: told of %v, %v go on", c, told, others)
+		}
+	}
+	NewReceiver(&w.Records, nil, owners{true}, nil).take(all, false) // nobody asked for it
 }
 
 func TestARequestThatIsToldTwiceIsKeptOnce(t *testing.T) {

@@ -41,6 +41,9 @@ type Receiver struct {
 	Records *Records
 	Keys    func() wire.Keys
 	Owners  Owners
+	// Unreached, if set, receives which pods of this replica's revisions an activator could not
+	// connect to. It must not block.
+	Unreached func(*wire.Unreached)
 	// Failed is called with what could not be forwarded. It is forgotten.
 	Failed func(error)
 
@@ -115,7 +118,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // ofOne reports whether a body has nothing but records of one revision's requests.
 func ofOne(all *wire.Incidents, namespace, revision string) bool {
-	return len(all.ColdStarts)+len(all.Refusals) == 0 && len(all.Calls) <= wire.MaxCalls &&
+	return len(all.ColdStarts)+len(all.Refusals)+len(all.Unreached) == 0 && len(all.Calls) <= wire.MaxCalls &&
 		!slices.ContainsFunc(all.Calls, func(c wire.Called) bool { return c.Namespace != namespace || c.Revision != revision })
 }
 
@@ -148,6 +151,15 @@ func (r *Receiver) take(all wire.Incidents, forwarded bool) map[string]*wire.Inc
 		} else {
 			to := other(key)
 			to.Refusals = append(to.Refusals, *x)
+		}
+	}
+	for i := range all.Unreached {
+		u := &all.Unreached[i]
+		if key := (loop.Key{Namespace: u.Namespace, Name: u.Revision}); !r.Owners.Owns(key) {
+			to := other(key)
+			to.Unreached = append(to.Unreached, *u)
+		} else if r.Unreached != nil {
+			r.Unreached(u)
 		}
 	}
 	for i := range all.Calls {
