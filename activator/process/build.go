@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/activator/internal/announce"
+	"ebb.dev/ebb/activator/internal/asked"
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/chain"
 	"ebb.dev/ebb/activator/internal/coldstart"
@@ -83,6 +84,7 @@ type activator struct {
 	report   *report.Reporter
 	probe    *probe.Prober
 	announce *announce.Server
+	asked    *asked.Server
 	serve    *serve.Server
 	observe  *observe.Observer
 
@@ -165,7 +167,8 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 		return nil, err
 	}
 	return &activator{
-		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements, observe: observer, coldStarts: coldStarts, incidents: told,
+		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements,
+		asked: &asked.Server{Node: o.node, Keys: keys, Knows: table.Knows}, observe: observer, coldStarts: coldStarts, incidents: told,
 		serve: &serve.Server{Forward: requests, Listeners: listeners, Known: watcher.Known, LastRequest: handler.LastRequest, Log: log, Departure: departure,
 			TLSKnown: who.Known(), TLSAddress: c.Address(wire.PortTLS)},
 	}, nil

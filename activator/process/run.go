@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/api/client/versioned"
@@ -47,7 +48,15 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 		run.Part{Name: "incidents", Run: a.incidents.Run},
 		run.Part{Name: "probe", Run: func(ctx context.Context) error { return a.probe.Run(ctx, a.table) }},
 		run.Part{Name: "watch", Run: a.watch.Run},
-		telemetry.Server("announcements", c.Address(wire.PortAnnounce), a.announce),
+		telemetry.Server("announcements", c.Address(wire.PortAnnounce), a.port()),
 		run.Part{Name: "requests", Run: a.serve.Run}, // last, so that it stops first
 	)
+}
+
+// port is the handler of the port for announcements.
+func (a *activator) port() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(wire.PathReach, a.asked)
+	mux.Handle("/", a.announce)
+	return mux
 }

@@ -269,6 +269,13 @@ func (t *Table) own(key Key, before, after []Endpoint) {
 	}
 }
 
+// Knows reports whether Kubernetes lists a pod as ready at an address.
+func (t *Table) Knows(address netip.Addr) bool {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return len(t.ready[address]) > 0
+}
+
 // Announce stores an announcement. It returns false if the announcement is older than the stored
 // one, if a limit is reached, or if the address is that of another revision's pod.
 func (t *Table) Announce(a wire.Announcement) bool {

@@ -1,0 +1,146 @@
+// Package asked answers autoscalers that ask at which pods somebody answers.
+//
+// Owns: the attempts to connect that they ask for. Reads: the pods that Kubernetes lists as ready.
+// Writes: nothing. Never: connects to an address that is no pod's, sends a byte there, or keeps
+// anything of a question.
+package asked
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	// patience is how long a pod has to answer. After a time of paused this process did not run
+	// meanwhile, so that a pod may have answered in time.
+	patience, paused = time.Second, 1500 * time.Millisecond
+	// atOnce bounds the questions that are answered at once, each of wire.MaxReach pods at most.
+	atOnce = 8
+	// readTimeout bounds how long a question may take to arrive.
+	readTimeout = 5 * time.Second
+)
+
+// Server answers POST wire.PathReach.
+type Server struct {
+	Node string // where this activator runs
+	// Keys are those of all tokens as they are now.
+	Keys func() wire.Keys
+	// Knows reports whether an address is that of a pod.
+	Knows func(netip.Addr) bool
+	// Dial connects to a pod; nil is over TCP.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	guard wire.Guard
+	once  sync.Once
+	slots chan struct{}
+}
+
+// ServeHTTP answers 200, 401 without an autoscaler's signature, 400 and 413 to what none sends, and
+// 503 to too many questions at once.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "use POST", http.StatusMethodNotAllowed)
+		return
+	}
+	signature, err := wire.ReadSignature(r)
+	if err != nil || !signature.By(s.Keys(), "", wire.AutoscalerSubject) {
+		http.Error(w, "the signature is not of the autoscalers' token", http.StatusUnauthorized)
+		return
+	}
+	if err := s.guard.Check(signature, w.Header()); err != nil {
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return
+	}
+	s.once.Do(func() { s.slots = make(chan struct{}, atOnce) })
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default:
+		http.Error(w, "too many questions at once", http.StatusServiceUnavailable)
+		return
+	}
+	// Not every ResponseWriter has deadlines; the real one has.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxReachBytes))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		return
+	}
+	if !signature.Covers(body) {
+		http.Error(w, "the signature is of another body", http.StatusUnauthorized)
+		return
+	}
+	question, err := wire.DecodeReachQuestion(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answer, err := json.Marshal(s.answer(r.Context(), question))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set(wire.HeaderReachProof, signature.Answer(answer))
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(answer)
+}
+
+// answer asks the pods, all at once.
+func (s *Server) answer(ctx context.Context, q wire.ReachQuestion) wire.ReachAnswer {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	a := wire.ReachAnswer{Node: s.Node}
+	var mutex sync.Mutex
+	var asking sync.WaitGroup
+	for _, pod := range q.Pods {
+		if !s.Knows(pod) {
+			continue
+		}
+		asking.Go(func() {
+			life, silent := s.ask(ctx, pod)
+			mutex.Lock()
+			defer mutex.Unlock()
+			if life {
+				a.Life = append(a.Life, pod)
+			} else if silent {
+				a.Silent = append(a.Silent, pod)
+			}
+		})
+	}
+	asking.Wait()
+	if time.Since(began) >= paused {
+		a.Silent = nil
+	}
+	return a
+}
+
+// ask connects to a pod. A connection that is refused is an answer, too. Neither is true if the
+// attempt failed here.
+func (s *Server) ask(ctx context.Context, pod netip.Addr) (life, silent bool) {
+	dial := s.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	conn, err := dial(ctx, "tcp", netip.AddrPortFrom(pod, wire.PortHTTP1).String())
+	var failed *net.OpError
+	switch {
+	case err == nil:
+		conn.Close()
+		return true, false
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		return true, false
+	}
+	return false, errors.As(err, &failed) && failed.Timeout() || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.EHOSTDOWN)
+}
