@@ -71,6 +71,8 @@ type explainedRevision struct {
 	// about a limit.
 	Formula int32  `json:"formulaPods,omitempty"`
 	Advice  string `json:"advice,omitempty"`
+	// Nodes are those with pods of the Revision that do not answer.
+	Nodes []view.SilentNode `json:"silentNodes,omitempty"`
 	// History is the decisions, the newest first. Without it, Changes are the newest events.
 	History []view.Decision `json:"history,omitempty"`
 	Changes []change        `json:"changes,omitempty"`
@@ -154,6 +156,9 @@ func (x *explanation) remember(v *view.ServiceView) {
 	x.Now = &v.Now
 	last := &x.Revisions[len(x.Revisions)-1]
 	for _, r := range v.Revisions {
+		if r.Name == last.Name {
+			last.Nodes = r.Nodes
+		}
 		if r.Name == last.Name && len(r.History) > 0 {
 			last.History = slices.Clone(r.History)
 			slices.Reverse(last.History)
@@ -340,6 +345,9 @@ func (r *explainedRevision) write(out io.Writer, now time.Time) {
 		sleep = " (" + r.Levels + ")"
 	}
 	row("pods", "%d wanted: %d ready, %d asleep%s", r.Wanted, r.Ready, r.Asleep, sleep)
+	for _, n := range r.Nodes {
+		row("node", "%s there, %s for %s: %s", pods(n.Pods), n.State, duration.HumanDuration(now.Sub(n.Since)), n.Reason)
+	}
 	if d := r.Decision; d != nil && d.Standby != "" {
 		row("standby", "%s", d.Standby)
 	}

@@ -114,7 +114,12 @@ func TestExplain(t *testing.T) {
 	remembered.Annotations = map[string]string{names.MaxScaleAnnotation: "5"}
 	remembered.events = []corev1.Event{event(time.Minute, "ScaledUp", "history stands in for it")}
 
+	silent := cartView()
+	silent.Revisions[0].Nodes = []view.SilentNode{{Name: "b", Pods: 2, State: "lost", Since: ago(7 * time.Second),
+		Reason: "node b: nothing there has answered for 10.0 s; asked by this autoscaler and an activator on node c; 2 nodes answer"}}
+
 	for name, about := range map[string]*subject{
+		"silent":   {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{remembered}, view: silent},
 		"history":  {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{remembered}, view: cartView()},
 		"viewless": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{limited}, viewless: "No autoscaler answers."},
 		"limited":  {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{limited}},

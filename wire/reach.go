@@ -16,18 +16,19 @@ const (
 // HeaderReachProof has the proof that an activator gave the answer to a ReachQuestion.
 const HeaderReachProof = "Ebb-Reach-Proof"
 
-// ReachQuestion is what an autoscaler asks an activator: at which of these pods does somebody answer?
+// ReachQuestion is what an autoscaler asks an activator: at which of these pods does somebody
+// answer?
 type ReachQuestion struct {
 	Pods []netip.Addr `json:"pods"`
 }
 
-// ReachAnswer is the activator's answer. A pod that it does not know, or that it could not ask, is in
-// neither list.
+// ReachAnswer is the activator's answer. A pod that it does not know, or that it could not ask, is
+// in neither list.
 type ReachAnswer struct {
 	// Node is where the activator runs, "" if it does not know.
 	Node string `json:"node,omitempty"`
-	// Life are the pods whose node's kernel answered, also if it refused a connection. Silent are those
-	// where nobody answered in time.
+	// Life are the pods whose node's kernel answered, also if it refused a connection. Silent are
+	// those where nobody answered in time.
 	Life   []netip.Addr `json:"life,omitempty"`
 	Silent []netip.Addr `json:"silent,omitempty"`
 }

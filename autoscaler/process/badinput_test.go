@@ -21,6 +21,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/act"
 	"ebb.dev/ebb/autoscaler/internal/ingest"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/internal/nodes"
 	"ebb.dev/ebb/autoscaler/internal/spec"
 	"ebb.dev/ebb/autoscaler/internal/startup"
 	"ebb.dev/ebb/autoscaler/internal/tend"
@@ -116,7 +117,7 @@ func (s *steady) regular(n int, load float64) {
 // refused are the refusals by reason, as the metrics say them.
 func (s *steady) refused() map[string]int64 {
 	all := map[string]int64{}
-	for _, c := range counts(s.stats, s.engine, &act.Writer{}, &tend.Tender{}, &startup.Booster{}, 0) {
+	for _, c := range counts(s.stats, s.engine, &act.Writer{}, &tend.Tender{}, &startup.Booster{}, &nodes.Watcher{}, 0) {
 		if c.Name == "ebb_autoscaler_stats_refused_total" && c.Value > 0 {
 			all[c.Reason] = c.Value
 		}

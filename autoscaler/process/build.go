@@ -4,15 +4,20 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -23,11 +28,14 @@ import (
 	listers "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/client/versioned/scheme"
+	viewv1alpha1 "ebb.dev/ebb/api/view/v1alpha1"
+	"ebb.dev/ebb/autoscaler/alive"
 	"ebb.dev/ebb/autoscaler/internal/act"
 	"ebb.dev/ebb/autoscaler/internal/handover"
 	"ebb.dev/ebb/autoscaler/internal/ingest"
 	"ebb.dev/ebb/autoscaler/internal/lead"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/internal/nodes"
 	"ebb.dev/ebb/autoscaler/internal/pods"
 	"ebb.dev/ebb/autoscaler/internal/recall"
 	"ebb.dev/ebb/autoscaler/internal/report"
@@ -81,6 +89,8 @@ type process struct {
 	stats    http.Handler
 	records  *recall.Records
 	witness  *witness.Witness
+	nodes    *nodes.Watcher
+	others   *nodes.Activators
 	access   *frontproxy.Access
 	rotator  *servingcert.Rotator
 	view     *view.Server
@@ -155,6 +165,12 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.get(key.Namespace, key.Name) != nil }, Clock: clock}
 	p.scraper.Seen = p.records.Scraped
 	p.witness = &witness.Witness{Pods: p.index.ToScrape, Starting: p.index.Starting, Ask: p.scraper.AskJudged, Clock: clock}
+	p.nodes = watchNodes(kube, o, p.index, clock, recorder, log)
+	p.scraper.Heard = p.nodes.Heard
+	p.others = &nodes.Activators{Keys: keys, Log: log, Find: func(ctx context.Context) ([]netip.Addr, error) {
+		return net.DefaultResolver.LookupNetIP(ctx, "ip", fmt.Sprintf("activator-announce.%s.svc.%s.", c.Namespace, c.ClusterDomain))
+	}}
+	p.nodes.Others = p.others.Ask
 	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: o.ip}
 	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Regular: p.records.Reported, Said: func(key loop.Key, pod string, depth uint8) {
 		if p.index.Said(key, pod, depth) {
@@ -162,18 +178,63 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		}
 	}}
 	c.Registry.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
-		return append(counts(server, p.engine, p.writer, p.tender, p.booster, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
+		return append(counts(server, p.engine, p.writer, p.tender, p.booster, p.nodes, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
 			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
 	telemetry.Leases(c.Registry, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
-	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records, Witness: p.witness}, keys, p.election.Others)
+	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records, Witness: p.witness, Nodes: p.silentNodes}, keys, p.election.Others)
 	p.access = frontproxy.New(kube, log)
 	p.rotator = viewCertificate(kube, c.Namespace, log)
 	c.Registry.MustRegister(telemetry.CertificateEnds(p.rotator.Ends))
 	p.view = view.NewServer(replicas, p.access, log)
-	p.stats = p.routes(server, replicas, recall.NewReceiver(p.records, keys, p.election,
-		func(err error) { log.Warn("dropped a report of cold starts and refusals", "error", err) }))
+	incidents := recall.NewReceiver(p.records, keys, p.election, func(err error) { log.Warn("dropped a report of cold starts and refusals", "error", err) })
+	incidents.Unreached = func(u *wire.Unreached) {
+		p.nodes.Unreached(p.index.Node(loop.Key{Namespace: u.Namespace, Name: u.Revision}, u.Pod), u)
+	}
+	p.stats = p.routes(server, replicas, incidents)
+	for _, state := range []alive.State{alive.Doubted, alive.Silent, alive.Lost} {
+		c.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ebb_autoscaler_nodes", ConstLabels: prometheus.Labels{"state": state.String()},
+			Help: "Nodes that do not answer, by what this replica thinks of them."}, func() float64 { return float64(p.nodes.Count(state)) }))
+	}
 	return p, nil
+}
+
+// silentNodes returns the nodes with pods of a revision that do not answer.
+func (p *process) silentNodes(key loop.Key) (all []viewv1alpha1.SilentNode) {
+	for _, v := range p.nodes.Now() {
+		if n := p.index.On(key, v.Node); n > 0 {
+			all = append(all, viewv1alpha1.SilentNode{Name: v.Node, Pods: n, State: v.State.String(), Since: p.nodes.Since(v).UTC(), Reason: v.Reason})
+		}
+	}
+	return all
+}
+
+// watchNodes makes what finds out which nodes have died. It tells of them in events of the nodes.
+func watchNodes(kube kubernetes.Interface, o options, index *pods.Index, clock func() time.Time, recorder record.EventRecorder, log *slog.Logger) *nodes.Watcher {
+	return &nodes.Watcher{Self: o.node, Pods: index.Nodes, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log,
+		Lease: func(ctx context.Context, node string) (string, error) {
+			lease, err := kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
+			if err != nil {
+				return "", fmt.Errorf("get the Lease of node %s: %w", node, err)
+			}
+			return lease.Spec.RenewTime.String(), nil
+		},
+		Tell: func(v alive.Verdict) {
+			// As the kubelet does, by the name in place of the UID.
+			node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: v.Node, UID: types.UID(v.Node)}
+			switch v.State {
+			case alive.Silent:
+				recorder.Event(node, corev1.EventTypeWarning, "NodeSilent", v.Reason)
+			case alive.Lost:
+				recorder.Event(node, corev1.EventTypeWarning, "NodeLost", v.Reason)
+			default:
+				recorder.Event(node, corev1.EventTypeNormal, "NodeAnswers", v.Reason)
+			}
+		}}
+}
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }
 
 // durations observe how long things took.
@@ -309,12 +370,14 @@ func (p *process) birth(revision loop.Key, pod string) wire.Birth {
 	return b
 }
 
-func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, t *tend.Tender, b *startup.Booster, foreign int64) []report.Count {
+func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, t *tend.Tender, b *startup.Booster, n *nodes.Watcher, foreign int64) []report.Count {
 	const refused, stats, orders = "ebb_autoscaler_stats_refused_total", "ebb_autoscaler_stats_total", "ebb_autoscaler_orders_total"
 	const standby, limits = "ebb_autoscaler_standby_orders_total", "ebb_autoscaler_startup_cpu_resizes_total"
+	const verdicts = "ebb_autoscaler_node_verdicts_total"
 	help := map[string]string{refused: "Rejected stats, by reason.", stats: "Accepted stats, by where they went.", orders: "Orders, by outcome.",
-		standby: "Orders to pods to sleep, to wake or to be compressed, by outcome.",
-		limits:  "Changes of the CPU limit of pods that start, by outcome."}
+		standby:  "Orders to pods to sleep, to wake or to be compressed, by outcome.",
+		limits:   "Changes of the CPU limit of pods that start, by outcome.",
+		verdicts: "Verdicts about nodes that did not answer, or answer again."}
 	var all []report.Count
 	add := func(name, reason string, n int64) {
 		all = append(all, report.Count{Name: name, Help: help[name], Reason: reason, Value: n})
@@ -338,6 +401,9 @@ func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, t *tend.Tender, b *
 	add(standby, "woken", t.Woken.Load())
 	add(standby, "compressed", t.Compressed.Load())
 	add(standby, "failed", t.Refused.Load())
+	add(verdicts, "silent", n.Silent.Load())
+	add(verdicts, "lost", n.Lost.Load())
+	add(verdicts, "well", n.Back.Load())
 	add(limits, "raised", b.Raised.Load())
 	add(limits, "lowered", b.Lowered.Load())
 	add(limits, "refused", b.Refused.Load())

@@ -14,7 +14,7 @@ import (
 
 // options is what the environment says to autoscalers alone.
 type options struct {
-	ip         string
+	ip, node   string
 	scrapePort int
 }
 
@@ -24,6 +24,7 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 	c.QPS, c.Burst = callsPerSecond, callsAtOnce
 	o := options{
 		ip:         c.Env.NeededIP("POD_IP", "Address of this pod.").String(),
+		node:       c.Env.Text("EBB_NODE_NAME", "", "Name of this node. Without it, nothing is found out about nodes that do not answer."),
 		scrapePort: c.Env.Port("EBB_SCRAPE_PORT", wire.PortMetrics, "The pods' port for stats."),
 	}
 	if err := c.Start(ctx); err != nil {
@@ -49,6 +50,8 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 		run.Part{Name: "informers", Run: p.follow},
 		run.Part{Name: "memory of load", Run: func(ctx context.Context) error { return p.records.Run(ctx, p.engine.Each) }},
 		run.Part{Name: "what judges of rollouts ask for", Run: p.witness.Run},
+		run.Part{Name: "nodes that do not answer", Run: p.nodes.Run},
+		run.Part{Name: "activators to ask", Run: p.others.Run},
 		run.Part{Name: "API server's front proxy", Run: p.access.Run},
 		run.Part{Name: "certificate of the API", Run: p.rotator.Run},
 		run.Part{Name: "API", Run: (&viewServer{p.rotator.Certificate, p.access.Verify, p.view}).listen(c.Address(wire.PortView))},

@@ -87,6 +87,20 @@ type RevisionView struct {
 	Series *Series `json:"series,omitempty"`
 	// Judged is what a judge of rollouts counts, while one asks. Not in a list.
 	Judged *Judged `json:"judged,omitempty"`
+	// Nodes are those with pods of the revision that do not answer, by name. Not in a list.
+	Nodes []SilentNode `json:"nodes,omitempty"`
+}
+
+// SilentNode is a node that does not answer, as the revision's autoscaler sees it.
+type SilentNode struct {
+	Name string `json:"name"`
+	// Pods is how many of the revision's are there.
+	Pods int32 `json:"pods"`
+	// State is "doubted", "silent" or "lost", Since since when.
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// Reason says who asked, and what speaks for it or against it.
+	Reason string `json:"reason"`
 }
 
 // Judged is how the requests of a revision ended in the last seconds, by who is to blame, and how

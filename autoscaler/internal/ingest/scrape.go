@@ -51,6 +51,8 @@ type Scraper struct {
 	Observe func(time.Duration, bool)
 	// Foreign, if set, is called for an answer that came from another pod than the one asked.
 	Foreign func(loop.Key)
+	// Heard, if set, is called with the node and the address of each pod that answered.
+	Heard func(node, ip string)
 	// Seen, if set, receives each scrape that counted: how the requests of the asked pods ended,
 	// nil if none did, and which pods refused how many.
 	Seen func(key loop.Key, result revision.Scrape, ended *wire.Outcomes, full map[string]uint32)
@@ -315,6 +317,9 @@ func (s *Scraper) judge(key loop.Key, q *question, stat wire.Stat, err error) (w
 		err = fmt.Errorf("scrape pod %s/%s: %w: %q", key.Namespace, q.pod.Name, errForeign, stat.PodName)
 	default:
 		s.give(q.c)
+		if s.Heard != nil {
+			s.Heard(q.pod.Node, q.pod.IP)
+		}
 		return stat, nil
 	}
 	if q.c != nil {

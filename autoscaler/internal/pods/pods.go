@@ -26,8 +26,8 @@ import (
 
 // Pod is a pod that can be scraped.
 type Pod struct {
-	Name, IP string
-	Started  time.Time
+	Name, IP, Node string
+	Started        time.Time
 	// Depth is how deeply the pod sleeps, as wire.Stat has it, and Since since when.
 	Depth uint8
 	Since time.Time
@@ -65,13 +65,13 @@ type group struct {
 // it as an object with a name and a version and no other metadata.
 type small struct {
 	metav1.Object
-	namespace, name, version, revision, ip string
-	started                                time.Time
-	state                                  state
-	freezes                                bool  // the node agent may freeze its containers
-	memory                                 int32 // requested, in MiB
-	shrunk                                 string
-	startup                                *startup // nil if it starts with its own limit
+	namespace, name, version, revision, ip, node string
+	started                                      time.Time
+	state                                        state
+	freezes                                      bool  // the node agent may freeze its containers
+	memory                                       int32 // requested, in MiB
+	shrunk                                       string
+	startup                                      *startup // nil if it starts with its own limit
 	// said is what the pod said of its sleep. The index's mutex guards it.
 	said said
 }
@@ -224,7 +224,7 @@ func strip(o any) (any, error) {
 	}
 	// Many pods share these names, and each event brought its own copy.
 	s := &small{Object: &blank, namespace: unique.Make(p.Namespace).Value(), name: p.Name, version: p.ResourceVersion,
-		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), ip: p.Status.PodIP, state: stateOf(p),
+		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), node: unique.Make(p.Spec.NodeName).Value(), ip: p.Status.PodIP, state: stateOf(p),
 		memory: memoryOf(p), freezes: p.Annotations[standby.Containers] != "", shrunk: p.Annotations[names.AwakeRequestsAnnotation]}
 	s.startup = startupOf(p, s.state)
 	if p.Status.StartTime != nil {
@@ -387,7 +387,7 @@ func (r *group) derive() {
 	r.known, r.counts, r.ready, r.lapsed, r.asleep = true, revision.Counts{}, nil, nil, nil
 	for _, p := range r.pods {
 		r.counts.Memory = max(r.counts.Memory, p.memory)
-		pod, state := Pod{Name: p.name, IP: p.ip, Started: p.started, Depth: p.said.depth, Since: p.said.since, Shrunk: p.shrunk}, p.state
+		pod, state := Pod{Name: p.name, IP: p.ip, Node: p.node, Started: p.started, Depth: p.said.depth, Since: p.said.since, Shrunk: p.shrunk}, p.state
 		if p.startup != nil {
 			p.startup.count(&r.counts.Startup)
 		}

@@ -46,6 +46,8 @@ type Local struct {
 	Engine  *loop.Engine
 	Records *recall.Records
 	Witness *witness.Witness
+	// Nodes are those with pods of a revision that do not answer.
+	Nodes func(loop.Key) []v1alpha1.SilentNode
 }
 
 func (l Local) parts(s scope) (all []part) {
@@ -75,6 +77,7 @@ func (l Local) parts(s scope) (all []part) {
 			p.Revision.Judged = l.Witness.Judged(v.Key)
 		}
 		if s.full() && !s.judge {
+			p.Revision.Nodes = l.Nodes(v.Key)
 			p.ColdStarts, p.Refusals, p.Calls = known.ColdStarts, known.Refusals, known.Calls
 			history, _ := l.Engine.History(v.Key)
 			for i := range history {

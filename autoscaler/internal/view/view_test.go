@@ -100,7 +100,10 @@ func keys() wire.Keys {
 }
 
 func (w *world) replicas(others ...string) *Replicas {
-	return NewReplicas(Local{w.engine, w.records, w.witness}, keys, func() []string { return others })
+	silent := func(key loop.Key) []v1alpha1.SilentNode {
+		return []v1alpha1.SilentNode{{Name: "b", Pods: 1, State: "silent", Reason: "of " + key.Name}}
+	}
+	return NewReplicas(Local{w.engine, w.records, w.witness, silent}, keys, func() []string { return others })
 }
 
 // door lets a user into the namespace of the same name, and root everywhere.
@@ -219,14 +222,14 @@ func TestAListIsShortAndAViewHasEverything(t *testing.T) {
 		t.Fatalf("%s of %v", list.Kind, names)
 	}
 	short := list.Items[2]
-	if len(short.Revisions) != 2 || short.ColdStarts != nil || short.Refusals != nil || short.Calls != nil || short.Revisions[0].History != nil || short.Revisions[0].Series != nil ||
+	if len(short.Revisions) != 2 || short.ColdStarts != nil || short.Refusals != nil || short.Calls != nil || short.Revisions[0].History != nil || short.Revisions[0].Series != nil || short.Revisions[0].Nodes != nil ||
 		short.Revisions[0].Decision == nil || len(short.Series.Ready) != 1 || short.Series.Ready[0] != 4 {
 		t.Errorf("a view of a list: %+v", short)
 	}
 	full := read[v1alpha1.ServiceView](t, ask(s, "shop", root+"/namespaces/shop/services/cart"))
 	one := full.Revisions[1]
 	if full.Kind != "ServiceView" || len(full.ColdStarts) != 2 || len(full.Refusals) != 2 || len(full.Calls) != 4 || full.Calls[0].ColdMs != 0 || full.Calls[3].ColdMs != 1000 || one.Name != "cart-00002" || len(one.History) == 0 || len(one.Series.Ready) != 1 ||
-		one.Decision.Limits.Max != 5 || one.Decision.Target != 7 || one.Decision.Reason == "" {
+		len(one.Nodes) != 1 || one.Nodes[0].Reason != "of cart-00002" || one.Decision.Limits.Max != 5 || one.Decision.Target != 7 || one.Decision.Reason == "" {
 		t.Errorf("%+v", full)
 	}
 	n := full.Now

@@ -1,0 +1,436 @@
+// Package nodes watches which nodes are alive, and tells. Nothing acts on it yet.
+//
+// Owns: the questions to nodes, and what they and others say (package alive). Reads: the index of
+// pods; answers to scrapes; what activators tell; Leases of nodes that do not answer. Writes:
+// events of nodes. Never: sends a byte to a pod; decides.
+package nodes
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/alive"
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	// period is the time between two rounds.
+	period = alive.AskTime / 2
+	// late is after which time without a round this process has been paused.
+	late = 4 * period
+	// known is how many pods of a node are known at a time, atOnce how many are asked in one
+	// question: one of them may just have gone.
+	known, atOnce = 32, 3
+	// overlap is how many questions to a node are under way at once: one more each period.
+	overlap = 3
+	// remembers is for how long at least it is known that a pod has answered, and for how long a
+	// node is watched on which an activator has spoken.
+	remembers = time.Minute
+	// most bounds the questions and the reads of Leases that are under way.
+	most = 256
+	// leasePeriod is the time between two reads of a Lease.
+	leasePeriod = time.Second
+)
+
+// Watcher watches the nodes that have pods.
+type Watcher struct {
+	// Self is the node that this process runs on. Without it nothing is decided.
+	Self string
+	// Pods lists addresses of pods by node, at most a number of each.
+	Pods func(most int) map[string][]string
+	// Dial connects to a pod.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Port is that of the pods that is asked; 0 means wire.PortMetrics.
+	Port int
+	// Others, if set, asks activators elsewhere at which of these pods somebody answers. It returns
+	// when they have answered or their time is over.
+	Others func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer))
+	// Lease reads when a node's Lease was renewed, as its clock says.
+	Lease func(ctx context.Context, node string) (string, error)
+	Clock func() time.Time
+	// Tell receives each verdict that makes a node silent or lost, or well again after it.
+	Tell func(alive.Verdict)
+	Log  *slog.Logger
+
+	// Silent, Lost and Back count verdicts.
+	Silent, Lost, Back atomic.Int64
+
+	mutex sync.Mutex
+	watch alive.Watch
+	began time.Time
+	// last is when the last round was. epoch counts pauses: what was asked before one is void.
+	last  time.Duration
+	epoch int
+	// asking are the questions that are under way, by node.
+	asking map[string]flight
+	others bool // are being asked
+	// answers are the addresses that have answered since a time, before those in the minute before
+	// it. A pod that never answered proves nothing: a NetworkPolicy may forbid the question.
+	answers, before map[string]struct{}
+	since           time.Duration
+	leases          map[string]lease
+	// speak is when an activator on a node spoke last. Such a node answers, whether or not it has
+	// pods of revisions.
+	speak map[string]time.Duration
+	now   []alive.Verdict
+}
+
+// flight are questions to one node.
+type flight struct {
+	n           int
+	first, last time.Duration
+}
+
+// lease is what is known of a node's Lease.
+type lease struct {
+	renewed string
+	read    time.Duration
+	busy    bool
+}
+
+// Run asks until ctx ends.
+func (w *Watcher) Run(ctx context.Context) error {
+	if w.Self == "" {
+		<-ctx.Done()
+		return nil
+	}
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			w.Round(ctx)
+		}
+	}
+}
+
+// timeLocked is the time since a second before this began, so that 0 is never.
+func (w *Watcher) timeLocked() time.Duration {
+	if w.began.IsZero() {
+		w.began, w.asking, w.leases, w.watch.Self = w.Clock().Add(-time.Second), map[string]flight{}, map[string]lease{}, w.Self
+		w.speak = map[string]time.Duration{}
+	}
+	return w.Clock().Sub(w.began)
+}
+
+// noteLocked remembers that an address answers.
+func (w *Watcher) noteLocked(ip string, now time.Duration) {
+	if w.answers == nil || now-w.since >= remembers {
+		w.before, w.answers, w.since = w.answers, map[string]struct{}{}, now
+	}
+	w.answers[ip] = struct{}{}
+}
+
+func (w *Watcher) answersLocked(ip string) bool {
+	_, now := w.answers[ip]
+	_, before := w.before[ip]
+	return now || before
+}
+
+// chooseLocked returns a few of a node's pods to ask, first those that have answered before. It
+// says whether one has.
+func (w *Watcher) chooseLocked(all []string) (chosen []string, answers bool) {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b string) int {
+		switch x, y := w.answersLocked(a), w.answersLocked(b); {
+		case x == y:
+			return 0
+		case x:
+			return -1
+		}
+		return 1
+	})
+	return all[:min(atOnce, len(all))], len(all) > 0 && w.answersLocked(all[0])
+}
+
+// Round decides by what is known, and asks. It does not wait for answers.
+func (w *Watcher) Round(ctx context.Context) {
+	pods := w.Pods(known)
+	nodes := make([]string, 0, len(pods))
+	for node := range pods {
+		nodes = append(nodes, node)
+	}
+	w.mutex.Lock()
+	now := w.timeLocked()
+	if w.last > 0 && now-w.last > late {
+		w.epoch++
+		w.watch.Forget()
+	}
+	w.last = now
+	for node, at := range w.speak {
+		if now-at > remembers {
+			delete(w.speak, node)
+		} else if pods[node] == nil {
+			nodes = append(nodes, node)
+		}
+	}
+	w.watch.Keep(nodes, now)
+	w.now = w.watch.Step(now)
+	var told []alive.Verdict
+	for _, v := range w.now {
+		if v.State != v.Was && (v.State >= alive.Silent || v.Was >= alive.Silent) {
+			told = append(told, v)
+		}
+		if v.State != alive.Well && w.Lease != nil {
+			w.readLocked(ctx, v.Node, now)
+		}
+	}
+	for node := range w.leases {
+		if one, ok := w.watch.Node(node); !w.leases[node].busy && (!ok || one.State == alive.Well) {
+			delete(w.leases, node)
+		}
+	}
+	w.askOthersLocked(ctx, pods, now)
+	for _, node := range w.watch.Ask(now) {
+		if len(pods[node]) == 0 {
+			continue
+		}
+		f := w.asking[node]
+		if f.n == 0 {
+			f.first = now
+		}
+		if f.n == 0 && len(w.asking) < most || f.n > 0 && f.n < overlap && now-f.last >= period {
+			w.asking[node] = flight{f.n + 1, f.first, now}
+			chosen, answers := w.chooseLocked(pods[node])
+			go w.ask(ctx, question{node, chosen, answers, now, w.epoch})
+		}
+	}
+	w.mutex.Unlock()
+	for _, v := range told {
+		w.tell(v)
+	}
+}
+
+func (w *Watcher) tell(v alive.Verdict) {
+	switch v.State {
+	case alive.Silent:
+		w.Silent.Add(1)
+	case alive.Lost:
+		w.Lost.Add(1)
+	default:
+		w.Back.Add(1)
+	}
+	w.Log.Warn("a node is "+v.State.String(), "node", v.Node, "was", v.Was.String(), "because", v.Reason)
+	if w.Tell != nil {
+		w.Tell(v)
+	}
+}
+
+// answer is what an attempt to connect says of a node.
+type answer uint8
+
+const (
+	nothing answer = iota // the attempt failed here
+	silence
+	life
+)
+
+// question is one to a node.
+type question struct {
+	node      string
+	addresses []string
+	answers   bool // one of them has answered before
+	asked     time.Duration
+	epoch     int
+}
+
+// ask asks some pods of a node at once. One that answers is enough.
+func (w *Watcher) ask(ctx context.Context, q question) {
+	limited, cancel := context.WithTimeout(ctx, alive.AskTime)
+	defer cancel()
+	type said struct {
+		ip string
+		answer
+	}
+	answers := make(chan said, len(q.addresses))
+	for _, ip := range q.addresses {
+		go func() { answers <- said{ip, w.connect(limited, ip)} }()
+	}
+	best := said{}
+	for range q.addresses {
+		if one := <-answers; one.answer > best.answer {
+			best = one
+		}
+		if best.answer == life {
+			break
+		}
+	}
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if f := w.asking[q.node]; f.n > 1 {
+		f.n--
+		w.asking[q.node] = f
+	} else {
+		delete(w.asking, q.node)
+	}
+	switch now := w.timeLocked(); {
+	case best.answer == life:
+		w.noteLocked(best.ip, now)
+		w.watch.Spoke(q.node, now)
+	case best.answer == silence && q.answers && ctx.Err() == nil && q.epoch == w.epoch && now-q.asked <= late:
+		w.watch.Unanswered(q.node, w.Self, q.asked, now)
+	}
+}
+
+// connect asks one pod. Also a connection that is refused is an answer.
+func (w *Watcher) connect(ctx context.Context, ip string) answer {
+	port := w.Port
+	if port == 0 {
+		port = wire.PortMetrics
+	}
+	conn, err := w.Dial(ctx, net.JoinHostPort(ip, strconv.Itoa(port)))
+	var dial *net.OpError
+	switch {
+	case err == nil:
+		conn.Close()
+		return life
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		return life
+	case errors.As(err, &dial) && dial.Timeout(), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.EHOSTDOWN):
+		return silence
+	}
+	return nothing
+}
+
+// askOthersLocked asks activators about the nodes that are not well, and those that take so long
+// for an answer that they may not give one.
+func (w *Watcher) askOthersLocked(ctx context.Context, pods map[string][]string, now time.Duration) {
+	if w.Others == nil || w.others {
+		return
+	}
+	var doubted []string
+	for _, v := range w.now {
+		if v.State != alive.Well {
+			doubted = append(doubted, v.Node)
+		}
+	}
+	for node, f := range w.asking {
+		if now-f.first >= period && !slices.Contains(doubted, node) {
+			doubted = append(doubted, node)
+		}
+	}
+	nodes := map[netip.Addr]string{}
+	var all []netip.Addr
+	for _, node := range doubted {
+		chosen, _ := w.chooseLocked(pods[node])
+		for _, ip := range chosen {
+			if address, err := netip.ParseAddr(ip); err == nil && len(all) < wire.MaxReach {
+				all, nodes[address] = append(all, address), node
+			}
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	w.others = true
+	epoch := w.epoch
+	go func() {
+		w.Others(ctx, all, func(a wire.ReachAnswer) { w.answered(&a, nodes, now, epoch) })
+		w.mutex.Lock()
+		defer w.mutex.Unlock()
+		w.others = false
+	}()
+}
+
+// spokeLocked takes that an activator on a node spoke.
+func (w *Watcher) spokeLocked(node string, now time.Duration) {
+	if _, known := w.speak[node]; node != "" && (known || len(w.speak) < alive.MaxNodes) {
+		w.speak[node] = now
+	}
+	w.watch.Spoke(node, now)
+}
+
+// answered takes an activator's answer. A node where one of its pods answered is alive.
+func (w *Watcher) answered(a *wire.ReachAnswer, nodes map[netip.Addr]string, asked time.Duration, epoch int) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	now := w.timeLocked()
+	w.spokeLocked(a.Node, now)
+	lives := map[string]bool{}
+	for _, pod := range a.Life {
+		lives[nodes[pod]] = true
+		w.watch.Spoke(nodes[pod], now)
+	}
+	for _, pod := range a.Silent {
+		if node := nodes[pod]; !lives[node] && epoch == w.epoch && now-asked <= late {
+			w.watch.Unanswered(node, a.Node, asked, now)
+		}
+	}
+}
+
+// readLocked reads the Lease of a node that does not answer, now and then.
+func (w *Watcher) readLocked(ctx context.Context, node string, now time.Duration) {
+	before, reads := w.leases[node]
+	if before.busy || reads && now-before.read < leasePeriod || !reads && len(w.leases) >= most {
+		return
+	}
+	w.leases[node] = lease{before.renewed, now, true}
+	go func() {
+		limited, cancel := context.WithTimeout(ctx, leasePeriod)
+		defer cancel()
+		renewed, err := w.Lease(limited, node)
+		w.mutex.Lock()
+		defer w.mutex.Unlock()
+		at := w.timeLocked()
+		if err != nil {
+			w.leases[node] = lease{before.renewed, at, false}
+			return
+		}
+		w.leases[node] = lease{renewed, at, false}
+		w.watch.Lease(node, at, renewed != before.renewed)
+	}()
+}
+
+// Heard takes a sign of life of a pod on a node.
+func (w *Watcher) Heard(node, ip string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	now := w.timeLocked()
+	w.noteLocked(ip, now)
+	w.watch.Spoke(node, now)
+}
+
+// Unreached takes that an activator did not reach a pod. node is where the pod is. That it says so
+// is a sign of life of its own node.
+func (w *Watcher) Unreached(node string, u *wire.Unreached) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	now := w.timeLocked()
+	w.spokeLocked(u.Node, now)
+	w.watch.Unanswered(node, u.Node, now-u.Ago, now)
+}
+
+// Since is when a verdict began to hold.
+func (w *Watcher) Since(v alive.Verdict) time.Time {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.began.Add(v.Since)
+}
+
+// Now returns the nodes that are not well.
+func (w *Watcher) Now() []alive.Verdict {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return slices.DeleteFunc(slices.Clone(w.now), func(v alive.Verdict) bool { return v.State == alive.Well })
+}
+
+// Count returns how many nodes are in a state other than well.
+func (w *Watcher) Count(state alive.State) (n int) {
+	for _, v := range w.Now() {
+		if v.State == state {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,345 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/alive"
+	"ebb.dev/ebb/wire"
+)
+
+// cluster has a pod on each of its nodes, whose address is the node's name.
+type cluster struct {
+	mutex sync.Mutex
+	// says is what an attempt to connect to a node ends with, errSilent after its time. A node that
+	// is missing connects.
+	says map[string]error
+	// renews says that Leases are renewed, lost that they cannot be read.
+	renews, lost bool
+	told         []alive.Verdict
+	dials, reads int
+	conns        []net.Conn
+	*Watcher
+}
+
+var errSilent = &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+
+func newCluster(t *testing.T, nodes ...string) *cluster {
+	c := &cluster{says: map[string]error{}, renews: true}
+	c.Watcher = &Watcher{Self: "a", Clock: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Pods: func(int) map[string][]string {
+			all := map[string][]string{}
+			for _, node := range nodes {
+				all[node] = []string{node}
+			}
+			return all
+		},
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			node, port, err := net.SplitHostPort(address)
+			if err != nil || port != "9090" {
+				t.Errorf("dials %s: %v", address, err)
+			}
+			c.mutex.Lock()
+			c.dials++
+			said := c.says[node]
+			c.mutex.Unlock()
+			switch {
+			case said == errSilent:
+				<-ctx.Done()
+				return nil, said
+			case said != nil:
+				return nil, said
+			}
+			near, far := net.Pipe()
+			far.Close()
+			return near, nil
+		},
+		Lease: func(_ context.Context, node string) (string, error) {
+			c.mutex.Lock()
+			defer c.mutex.Unlock()
+			c.reads++
+			if c.lost {
+				return "", errors.New("no API server")
+			}
+			if c.renews {
+				return time.Now().Truncate(10 * time.Second).String(), nil
+			}
+			return "long ago", nil
+		},
+		Tell: func(v alive.Verdict) {
+			c.mutex.Lock()
+			defer c.mutex.Unlock()
+			c.told = append(c.told, v)
+		}}
+	return c
+}
+
+func (c *cluster) set(change func()) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	change()
+}
+
+// states are the verdicts that were told, as "b silent".
+func (c *cluster) states() (all []string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for _, v := range c.told {
+		all = append(all, v.Node+" "+v.State.String())
+	}
+	return all
+}
+
+// live runs a cluster in virtual time.
+func live(t *testing.T, c func() *cluster, happen func(c *cluster)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := c()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if err := c.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		time.Sleep(10 * time.Second)
+		happen(c)
+		cancel()
+		<-done
+	})
+}
+
+// An activator on node c says every second that it does not reach b either.
+func (c *cluster) activator(from, to string, d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+		c.Unreached(to, &wire.Unreached{Pod: to, By: "activator-" + from, Node: from, Ago: alive.AskTime})
+	}
+}
+
+func TestANodeThatDiesIsToldOfAndOneThatReturns(t *testing.T) {
+	live(t, func() *cluster { return newCluster(t, "a", "b", "c") }, func(c *cluster) {
+		c.set(func() { c.says["b"] = errSilent })
+		began := time.Now()
+		c.activator("c", "b", 6*time.Second)
+		if got := c.states(); !slices.Equal(got, []string{"b silent", "b lost"}) {
+			t.Fatalf("told of %v", got)
+		}
+		if now := c.Now(); len(now) != 1 || now[0].State != alive.Lost || !strings.Contains(now[0].Reason, "an activator on node c") {
+			t.Errorf("%+v", now)
+		}
+		if took := c.told[1].Since - 10*time.Second; took > 6*time.Second || c.Count(alive.Lost) != 1 {
+			t.Errorf("after %s, at %s", took, time.Since(began))
+		}
+		c.set(func() { delete(c.says, "b") })
+		time.Sleep(5 * time.Second)
+		if got := c.states(); !slices.Equal(got, []string{"b silent", "b lost", "b well"}) || len(c.Now()) != 0 {
+			t.Errorf("told of %v", got)
+		}
+		if c.Silent.Load() != 1 || c.Lost.Load() != 1 || c.Back.Load() != 1 {
+			t.Errorf("counted %d %d %d", c.Silent.Load(), c.Lost.Load(), c.Back.Load())
+		}
+	})
+}
+
+// A node without pods of revisions answers, too, if an activator there does.
+func TestAnActivatorSpeaksForItsNodeWithoutPods(t *testing.T) {
+	live(t, func() *cluster { return newCluster(t, "a", "b") }, func(c *cluster) {
+		c.set(func() { c.says["b"] = errSilent })
+		c.activator("c", "b", 6*time.Second)
+		if got := c.states(); !slices.Equal(got, []string{"b silent", "b lost"}) {
+			t.Errorf("told of %v", got)
+		}
+		time.Sleep(2 * remembers)
+		c.set(func() { delete(c.says, "b") })
+		time.Sleep(5 * time.Second)
+		c.set(func() { c.says["b"] = errSilent; c.renews = false })
+		time.Sleep(time.Minute)
+		if got := c.states(); len(got) != 3 {
+			t.Errorf("told of %v, although nobody on another node speaks any more", got)
+		}
+	})
+}
+
+// An activator elsewhere is asked before the own question has failed, and its word decides.
+func TestActivatorsAreAsked(t *testing.T) {
+	b, d := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.4")
+	for name, c := range map[string]struct {
+		answer wire.ReachAnswer
+		want   []string
+	}{
+		"it does not reach it either": {wire.ReachAnswer{Node: "c", Silent: []netip.Addr{b}}, []string{"10.0.0.2 silent", "10.0.0.2 lost"}},
+		"it reaches it":               {wire.ReachAnswer{Node: "c", Life: []netip.Addr{b}}, nil},
+		"it reaches another pod":      {wire.ReachAnswer{Node: "c", Silent: []netip.Addr{b}, Life: []netip.Addr{b}}, nil},
+		"it knows of another pod":     {wire.ReachAnswer{Node: "c", Silent: []netip.Addr{d}}, nil},
+		"it does not know the pod":    {wire.ReachAnswer{Node: "c"}, nil},
+		"it does not say where it is": {wire.ReachAnswer{Silent: []netip.Addr{b}}, nil},
+		"it runs where this one does": {wire.ReachAnswer{Node: "a", Silent: []netip.Addr{b}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked atomic.Int64
+			live(t, func() *cluster {
+				l := newCluster(t, "a", b.String(), "c")
+				l.Others = func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
+					if asked.Add(1); !slices.Equal(pods, []netip.Addr{b}) {
+						t.Errorf("asks for %v", pods)
+					}
+					select {
+					case <-ctx.Done():
+					case <-time.After(alive.AskTime):
+						got(c.answer)
+					}
+				}
+				return l
+			}, func(l *cluster) {
+				if n := asked.Load(); n > 0 {
+					t.Errorf("asked %d times while all is well", n)
+				}
+				l.set(func() { l.says[b.String()] = errSilent })
+				time.Sleep(5 * time.Second)
+				if got := l.states(); !slices.Equal(got, c.want) {
+					t.Errorf("told of %v", got)
+				}
+			})
+			if asked.Load() == 0 {
+				t.Error("nobody is asked")
+			}
+		})
+	}
+}
+
+func TestWhatIsNoSilence(t *testing.T) {
+	for name, said := range map[string]error{
+		"a port that is closed":         &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		"no file left in this process":  &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)},
+		"no route from this node":       &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ENETUNREACH)},
+		"a reset":                       &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNRESET)},
+		"an error that nobody knows of": errors.New("unknown"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func() *cluster { return newCluster(t, "a", "b", "c") }, func(c *cluster) {
+				c.set(func() { c.says["b"] = said; c.renews = false })
+				time.Sleep(time.Minute)
+				if got := c.Now(); len(got) != 0 {
+					t.Errorf("%+v", got)
+				}
+			})
+		})
+	}
+}
+
+// Scrapes show that nodes live, so these are not asked.
+func TestANodeThatIsHeardIsNotAsked(t *testing.T) {
+	live(t, func() *cluster { return newCluster(t, "a", "b", "c") }, func(c *cluster) {
+		c.set(func() { c.dials = 0 })
+		for range 100 {
+			c.Heard("b", "b")
+			c.Heard("c", "c")
+			time.Sleep(500 * time.Millisecond)
+		}
+		c.set(func() {
+			if c.dials > 2 || c.reads > 0 {
+				t.Errorf("%d dials, %d reads of Leases", c.dials, c.reads)
+			}
+		})
+	})
+}
+
+func TestTheLeaseIsReadOfNodesThatDoNotAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		renews, lost bool
+		want         []string
+	}{
+		"it is renewed":     {renews: true},
+		"it is not":         {want: []string{"b lost"}},
+		"nobody can see it": {lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func() *cluster { return newCluster(t, "a", "b", "c") }, func(l *cluster) {
+				l.set(func() { l.says["b"], l.renews, l.lost, l.reads = errSilent, c.renews, c.lost, 0 })
+				time.Sleep(30 * time.Second)
+				if got := l.states(); !slices.Equal(got, c.want) {
+					t.Errorf("told of %v", got)
+				}
+				if l.set(func() {}); l.reads < 10 || l.reads > 35 {
+					t.Errorf("%d reads in 30 s", l.reads)
+				}
+			})
+		})
+	}
+}
+
+// A NetworkPolicy may forbid the autoscaler to connect to the only pod of a node.
+func TestAPodThatNeverAnsweredProvesNothing(t *testing.T) {
+	live(t, func() *cluster {
+		c := newCluster(t, "a", "b", "c")
+		c.says["b"] = errSilent
+		return c
+	}, func(c *cluster) {
+		c.set(func() { c.renews = false })
+		c.activator("c", "b", time.Minute)
+		if got := c.states(); len(got) != 0 {
+			t.Errorf("told of %v", got)
+		}
+	})
+}
+
+// This process is stopped for a minute while a question is under way.
+func TestAPauseIsNobodysSilence(t *testing.T) {
+	var now atomic.Int64
+	c := newCluster(t, "a", "b", "c")
+	c.Clock = func() time.Time { return time.Unix(1000, now.Load()) }
+	pass := func(d time.Duration) { now.Add(int64(d)) }
+	c.Round(t.Context())
+	c.Heard("c", "c")
+	pass(500 * time.Millisecond)
+	c.Unreached("b", &wire.Unreached{Node: "c", Ago: 100 * time.Millisecond})
+	pass(time.Minute)
+	c.Round(t.Context())
+	if got := c.Now(); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.epoch != 1 {
+		t.Errorf("%d pauses", c.epoch)
+	}
+}
+
+// Of pods whose node is not known, and by activators that do not say where they are, nothing is
+// learned.
+func TestWhoSaysNotWhereIsNoWitness(t *testing.T) {
+	live(t, func() *cluster { return newCluster(t, "a", "b", "c") }, func(c *cluster) {
+		c.set(func() { c.says["b"] = errSilent })
+		for range 10 {
+			c.Unreached("", &wire.Unreached{Node: "c"})
+			c.Unreached("b", &wire.Unreached{})
+			time.Sleep(time.Second)
+		}
+		if got := c.Now(); len(got) != 1 || got[0].State != alive.Doubted {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestWithoutANameNobodyIsAsked(t *testing.T) {
+	live(t, func() *cluster { c := newCluster(t, "a", "b"); c.Self = ""; return c }, func(c *cluster) {
+		c.set(func() {
+			if c.dials > 0 {
+				t.Errorf("%d dials", c.dials)
+			}
+		})
+	})
+}

@@ -1,0 +1,134 @@
+package nodes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	// answersWithin is how long an activator has to answer: a second for the pods, and the way.
+	answersWithin = 1800 * time.Millisecond
+	// mostAsked bounds how many activators are asked at once. They are others each time.
+	mostAsked = 4
+	// findPeriod is the time between two looks for activators.
+	findPeriod = 10 * time.Second
+)
+
+// Activators asks activators.
+type Activators struct {
+	// Find returns their addresses.
+	Find func(context.Context) ([]netip.Addr, error)
+	// Port is that of announcements; 0 means wire.PortAnnounce.
+	Port int
+	// Keys are those of all tokens as they are now.
+	Keys func() wire.Keys
+	Log  *slog.Logger
+
+	found  atomic.Pointer[[]netip.Addr]
+	signer wire.Signer
+	client http.Client
+}
+
+// Run looks for activators until ctx ends. Those that were found last count while none can be
+// found: what resolves their name may be on the node that died.
+func (o *Activators) Run(ctx context.Context) error {
+	tick := time.NewTicker(findPeriod)
+	defer tick.Stop()
+	for {
+		limited, cancel := context.WithTimeout(ctx, findPeriod/2)
+		all, err := o.Find(limited)
+		cancel()
+		if err == nil && len(all) > 0 {
+			o.found.Store(&all)
+		} else if err != nil && ctx.Err() == nil {
+			o.Log.Debug("cannot look for activators", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			o.client.CloseIdleConnections()
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Ask is a Watcher's Others.
+func (o *Activators) Ask(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
+	found := o.found.Load()
+	if found == nil {
+		return
+	}
+	body, err := json.Marshal(wire.ReachQuestion{Pods: pods})
+	if err != nil {
+		o.Log.Warn("cannot encode a question", "error", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, answersWithin)
+	defer cancel()
+	var asking sync.WaitGroup
+	for n, i := range rand.Perm(len(*found)) {
+		if n == mostAsked {
+			break
+		}
+		asking.Go(func() {
+			answer, err := o.one(ctx, (*found)[i], body)
+			if err != nil {
+				o.Log.Debug("an activator does not say which pods it reaches", "error", err)
+				return
+			}
+			got(answer)
+		})
+	}
+	asking.Wait()
+}
+
+var errProof = errors.New("the answer does not prove that it is an activator's")
+
+func (o *Activators) one(ctx context.Context, activator netip.Addr, body []byte) (wire.ReachAnswer, error) {
+	port := o.Port
+	if port == 0 {
+		port = wire.PortAnnounce
+	}
+	where := netip.AddrPortFrom(activator, uint16(port)).String()
+	fail := func(err error) (wire.ReachAnswer, error) {
+		return wire.ReachAnswer{}, fmt.Errorf("ask the activator at %s: %w", where, err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+where+wire.PathReach, bytes.NewReader(body))
+	if err != nil {
+		return fail(err)
+	}
+	token := o.Keys().Token("", wire.AutoscalerSubject)
+	response, err := o.signer.Do(&o.client, request, token)
+	if err != nil {
+		return fail(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, wire.MaxReachBytes))
+	switch {
+	case err != nil:
+		return fail(err)
+	case response.StatusCode != http.StatusOK: // one of an older release knows no such path
+		return fail(errors.New(response.Status + " " + strconv.Quote(string(text[:min(len(text), 200)]))))
+	case !wire.Answers(response, token, response.Header.Get(wire.HeaderReachProof), text):
+		return fail(errProof)
+	}
+	answer, err := wire.DecodeReachAnswer(text)
+	if err != nil {
+		return fail(err)
+	}
+	return answer, nil
+}
