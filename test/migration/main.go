@@ -12,15 +12,13 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
@@ -34,12 +32,9 @@ func main() {
 	flag.StringVar(&r.image, "image", "dev.local/ebb/hello-go:dev", "image of the Services")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of -kill; it is printed, to repeat a run")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	r.random, r.seed = rand.New(rand.NewPCG(*seed, 0)), *seed
-	if err := r.all(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "migration:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("migration", nil, func(ctx context.Context, p *trial.Place) error {
+		r.Place = p
+		return r.all(ctx)
+	})
 }

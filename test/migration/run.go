@@ -20,10 +20,11 @@ import (
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 type run struct {
-	*cluster.Cluster
+	*trial.Place
 	out                       *result.Printer
 	services, rps             int
 	kill                      bool
@@ -31,22 +32,11 @@ type run struct {
 	manifests, command, image string
 	seed                      uint64
 	random                    *rand.Rand
-	namespace                 string
 	targets                   []target
 	kills                     int
 }
 
 func (r *run) all(ctx context.Context) (err error) {
-	if r.Cluster, err = cluster.Connect(ctx); err != nil {
-		return err
-	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	var remove func(context.Context) error
-	if r.namespace, remove, err = r.Namespace(ctx, "migration"); err != nil {
-		return err
-	}
-	undo = append(undo, remove)
 	if err := r.apply(ctx); err != nil {
 		return err
 	}
@@ -218,7 +208,7 @@ type restarts map[string]int32
 
 // containers counts the restarts of the pods of the namespace that are not told to end.
 func (r *run) containers(ctx context.Context) (restarts, error) {
-	list, err := r.Kube.CoreV1().Pods(r.namespace).List(ctx, metav1.ListOptions{})
+	list, err := r.Kube.CoreV1().Pods(r.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -59,13 +59,13 @@ func (r *run) apply(ctx context.Context) error {
 	}
 	name := func(i int) string { return fmt.Sprintf("%s-%d", kinds[i%len(kinds)], i) }
 	for i := range r.services {
-		if err := r.Apply(ctx, r.namespace, r.manifest(name(i), kinds[i%len(kinds)], "one")); err != nil {
+		if err := r.Apply(ctx, r.Namespace, r.manifest(name(i), kinds[i%len(kinds)], "one")); err != nil {
 			return err
 		}
 	}
 	for i := range r.services {
 		kind, name := kinds[i%len(kinds)], name(i)
-		url, err := r.AwaitReady(ctx, r.namespace, name)
+		url, err := r.AwaitReady(ctx, r.Namespace, name)
 		if err != nil {
 			return err
 		}
@@ -76,11 +76,11 @@ func (r *run) apply(ctx context.Context) error {
 		r.targets = append(r.targets, t)
 		switch kind {
 		case "split":
-			if err := r.Apply(ctx, r.namespace, r.manifest(name, kind, "two")); err != nil {
+			if err := r.Apply(ctx, r.Namespace, r.manifest(name, kind, "two")); err != nil {
 				return err
 			}
 			if err := cluster.Until(ctx, func() (bool, string, error) {
-				o, err := r.Get(ctx, cluster.Services, r.namespace, name)
+				o, err := r.Get(ctx, cluster.Services, r.Namespace, name)
 				if err != nil {
 					return false, "", err
 				}
@@ -94,12 +94,12 @@ func (r *run) apply(ctx context.Context) error {
 			}
 			r.targets = append(r.targets, target{name: name + " tag", service: name, url: "http://two-" + host, gateway: r.Gateway})
 		case "mapped":
-			host := fmt.Sprintf("%s.%s.example.test", name, r.namespace)
-			if err := r.Apply(ctx, r.namespace, fmt.Sprintf("apiVersion: serving.knative.dev/v1beta1\nkind: DomainMapping\nmetadata: {name: %s}\n"+
+			host := fmt.Sprintf("%s.%s.example.test", name, r.Namespace)
+			if err := r.Apply(ctx, r.Namespace, fmt.Sprintf("apiVersion: serving.knative.dev/v1beta1\nkind: DomainMapping\nmetadata: {name: %s}\n"+
 				"spec: {ref: {apiVersion: serving.knative.dev/v1, kind: Service, name: %s}}\n", host, name)); err != nil {
 				return err
 			}
-			if _, err := r.Await(ctx, cluster.DomainMappings, r.namespace, host, cluster.IsReady); err != nil {
+			if _, err := r.Await(ctx, cluster.DomainMappings, r.Namespace, host, cluster.IsReady); err != nil {
 				return err
 			}
 			r.targets = append(r.targets, target{name: name + " mapping", service: name, url: "http://" + host, gateway: r.Gateway})

@@ -19,10 +19,10 @@ func (r *run) works(ctx context.Context, move string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	name := "new-after-" + move
-	if err := r.Apply(ctx, r.namespace, r.manifest(name, "plain", "new")); err != nil {
+	if err := r.Apply(ctx, r.Namespace, r.manifest(name, "plain", "new")); err != nil {
 		return err
 	}
-	url, err := r.AwaitReady(ctx, r.namespace, name)
+	url, err := r.AwaitReady(ctx, r.Namespace, name)
 	if err != nil {
 		return fmt.Errorf("after %s: %w", move, err)
 	}
@@ -30,7 +30,7 @@ func (r *run) works(ctx context.Context, move string) error {
 		return fmt.Errorf("after %s: %w", move, err)
 	}
 	of := map[string]string{"apply": "dev.local/ebb/queue-proxy:", "rollback": "dev.local/knative/queue:"}[move]
-	pods, err := r.Pods(ctx, r.namespace, name, false)
+	pods, err := r.Pods(ctx, r.Namespace, name, false)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func (s *soak) interval(v service) time.Duration {
 // it is Ready.
 func (s *soak) apply(ctx context.Context, v service) (url string, err error) {
 	s.rollouts++
-	err = s.Apply(ctx, s.namespace, fmt.Sprintf(`
+	err = s.Apply(ctx, s.Namespace, fmt.Sprintf(`
 apiVersion: serving.knative.dev/v1
 kind: Service
 metadata:
@@ -82,7 +82,7 @@ spec:
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	return s.AwaitReady(ctx, s.namespace, v.name)
+	return s.AwaitReady(ctx, s.Namespace, v.name)
 }
 
 // disturb disturbs the services until the time is over and returns the number of disturbances. Each
@@ -126,7 +126,7 @@ func (s *soak) disturb(ctx context.Context) (n int, err error) {
 
 // freezeAgent freezes the node agent for three seconds. Its guard kills it meanwhile.
 func (s *soak) freezeAgent(ctx context.Context, _ service) (string, error) {
-	list, err := faults.Set{Cluster: s.Cluster, Namespace: s.namespace, Longest: 3 * time.Second}.Choose("node-agent frozen")
+	list, err := faults.Set{Cluster: s.Cluster, Namespace: s.Namespace, Longest: 3 * time.Second}.Choose("node-agent frozen")
 	if err != nil {
 		return "", err
 	}
@@ -145,13 +145,13 @@ func (s *soak) deleteAgent(ctx context.Context, _ service) (string, error) {
 // annotate changes an annotation of the Service's latest Revision. It takes effect without a new
 // revision.
 func (s *soak) annotate(ctx context.Context, v service, key, value string) error {
-	object, err := s.Get(ctx, cluster.Services, s.namespace, v.name)
+	object, err := s.Get(ctx, cluster.Services, s.Namespace, v.name)
 	if err != nil {
 		return err
 	}
 	revision, _, _ := unstructured.NestedString(object.Object, "status", "latestReadyRevisionName")
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)
-	_, err = s.Dynamic.Resource(cluster.Revisions).Namespace(s.namespace).Patch(ctx, revision, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err = s.Dynamic.Resource(cluster.Revisions).Namespace(s.Namespace).Patch(ctx, revision, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	return err
 }
 
@@ -167,12 +167,12 @@ func (s *soak) path(ctx context.Context, v service) (string, error) {
 }
 
 func (s *soak) deletePod(ctx context.Context, v service) (string, error) {
-	pods, err := s.Pods(ctx, s.namespace, v.name, false)
+	pods, err := s.Pods(ctx, s.Namespace, v.name, false)
 	if err != nil || len(pods) == 0 {
 		return "there was no pod", err
 	}
 	pod := pods[s.random.IntN(len(pods))].Name
-	return s.delete(ctx, s.namespace, pod)
+	return s.delete(ctx, s.Namespace, pod)
 }
 
 // deleteActivator deletes one activator as a user or a node drain does, with its grace period.

@@ -15,14 +15,12 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
@@ -35,13 +33,11 @@ func main() {
 	flag.DurationVar(&s.longest, "longest", 5*time.Minute, "how long a fault lasts at most")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the disturbances; it is printed, to repeat a run")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	s.random = rand.New(rand.NewPCG(*seed, 0))
 	s.seed, s.breaks = *seed, *breaks
-	if err := s.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "soak:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("soak", map[string]map[string]string{"config-autoscaler": {"stable-window": "10s", "scale-to-zero-grace-period": "6s", "standby-after": "1s"}},
+		func(ctx context.Context, p *trial.Place) error {
+			s.Place = p
+			return s.run(ctx)
+		})
 }

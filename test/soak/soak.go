@@ -9,14 +9,14 @@ import (
 	"sync"
 	"time"
 
-	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/faults"
 	"ebb.dev/ebb/test/internal/probe"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 type soak struct {
-	*cluster.Cluster
+	*trial.Place
 	out          *result.Printer
 	lasts, every time.Duration
 	breaks       string
@@ -25,27 +25,11 @@ type soak struct {
 	image        string
 	seed         uint64
 	random       *rand.Rand
-	namespace    string
 	rollouts     int
 }
 
 func (s *soak) run(ctx context.Context) (err error) {
-	if s.Cluster, err = cluster.Connect(ctx); err != nil {
-		return err
-	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	restore, err := s.SetConfig(ctx, "config-autoscaler", map[string]string{"stable-window": "10s", "scale-to-zero-grace-period": "6s", "standby-after": "1s"})
-	if err != nil {
-		return err
-	}
-	undo = append(undo, restore)
-	var remove func(context.Context) error
-	if s.namespace, remove, err = s.Namespace(ctx, "soak"); err != nil {
-		return err
-	}
-	undo = append(undo, remove)
-	set, list := faults.Set{Cluster: s.Cluster, Namespace: s.namespace, Longest: s.longest}, []faults.Fault(nil)
+	set, list := faults.Set{Cluster: s.Cluster, Namespace: s.Namespace, Longest: s.longest}, []faults.Fault(nil)
 	if s.breaks != "" {
 		if list, err = set.Choose(s.breaks); err != nil {
 			return err
@@ -54,7 +38,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 		if !s.OneProcess() {
 			restore, err := s.ScaleActivators(ctx, 2)
 			if restore != nil {
-				undo = append(undo, restore)
+				s.Undo = append(s.Undo, restore)
 			}
 			if err != nil {
 				return err

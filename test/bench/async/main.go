@@ -18,15 +18,12 @@
 package main
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 // bench is what the flags say.
@@ -41,8 +38,6 @@ type bench struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	b := &bench{out: &result.Printer{Bench: "async", Out: os.Stdout}}
 	flag.IntVar(&b.calls, "calls", 100_000, "calls in all")
 	flag.Float64Var(&b.rate, "rate", 3300, "calls that are due per second; 0: as fast as the clients can")
@@ -76,9 +71,5 @@ func main() {
 	case roleAttacker:
 		run = b.attack
 	}
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "async:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("async", run)
 }

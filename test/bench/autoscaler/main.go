@@ -15,20 +15,15 @@
 package main
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	b := bench{out: &result.Printer{Bench: "autoscaler", Out: os.Stdout}}
 	flag.IntVar(&b.revisions, "revisions", 10_000, "revisions")
 	flag.IntVar(&b.pods, "pods", 3, "pods per revision")
@@ -37,10 +32,7 @@ func main() {
 	flag.StringVar(&b.binary, "binary", "", "autoscaler binary to measure; default: built from this tree")
 	flag.StringVar(&b.profile, "profile", "", "file for the autoscaler's CPU profile; the heap profile is written next to it")
 	flag.Parse()
-	if err := b.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench autoscaler:", err)
-		os.Exit(1)
-	}
+	trial.Main("autoscaler", b.run)
 }
 
 type bench struct {

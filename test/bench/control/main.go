@@ -8,16 +8,14 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
@@ -25,8 +23,6 @@ func main() {
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "image of the services, never started")
 	settle := flag.Duration("settle", 20*time.Second, "how long the cluster must be idle before components are measured")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	if text := os.Getenv("N"); text != "" {
 		var err error
 		if *n, err = strconv.Atoi(text); err != nil || *n < 1 {
@@ -35,9 +31,5 @@ func main() {
 		}
 	}
 	b := bench{n: *n, image: *image, settle: *settle, out: &result.Printer{Bench: "control", Out: os.Stdout}}
-	if err := b.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "control:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("control", b.run)
 }

@@ -8,15 +8,12 @@
 package main
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 // bench is what the flags say.
@@ -28,8 +25,6 @@ type bench struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	b := &bench{out: &result.Printer{Bench: "edge", Out: os.Stdout}}
 	flag.StringVar(&b.binary, "binary", "", "program to measure; built from ./cmd/ebb by default")
 	flag.IntVar(&b.services, "services", 50, "services at zero")
@@ -37,9 +32,5 @@ func main() {
 	flag.DurationVar(&b.settle, "settle", 30*time.Second, "how long memory settles before it is read")
 	flag.DurationVar(&b.lasts, "lasts", 10*time.Second, "how long CoAP requests are sent")
 	flag.Parse()
-	if err := b.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "edge:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("edge", b.run)
 }

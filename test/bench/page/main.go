@@ -13,14 +13,11 @@
 package main
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 // bench is what the flags say.
@@ -32,8 +29,6 @@ type bench struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	b := &bench{out: &result.Printer{Bench: "page", Out: os.Stdout}}
 	flag.IntVar(&b.services, "services", 500, "Services of the cluster")
 	flag.IntVar(&b.loads, "loads", 7, "how often the page is loaded")
@@ -42,9 +37,5 @@ func main() {
 	flag.StringVar(&b.pictures, "pictures", "", "measure nothing, and take the pictures of docs/dashboard.md and docs/kubectl-ebb.md into this folder")
 	flag.BoolVar(&b.serve, "serve", false, "measure nothing, and serve the page until interrupted, to work on it")
 	flag.Parse()
-	if err := b.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "page:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("page", b.run)
 }

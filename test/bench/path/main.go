@@ -10,18 +10,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 type options struct {
@@ -57,13 +54,7 @@ func main() {
 		return nil
 	})
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "path:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("path", nil, func(ctx context.Context, p *trial.Place) error { return run(ctx, p, o) })
 }
 
 // target is one path to the pod.
@@ -74,19 +65,8 @@ type target struct {
 	header  string // more header lines
 }
 
-func run(ctx context.Context, o options) (err error) {
-	c, err := cluster.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	namespace, remove, err := c.Namespace(ctx, "path")
-	if err != nil {
-		return err
-	}
-	undo = append(undo, remove)
-	targets, err := prepare(ctx, c, namespace, o, &undo)
+func run(ctx context.Context, p *trial.Place, o options) error {
+	targets, err := prepare(ctx, p, o)
 	if err != nil {
 		return err
 	}

@@ -12,13 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/trial"
 	"ebb.dev/ebb/wire"
 )
 
 // prepare creates the Service and returns the paths to its only pod.
-func prepare(ctx context.Context, c *cluster.Cluster, namespace string, o options, undo *cluster.Undo) ([]target, error) {
+func prepare(ctx context.Context, c *trial.Place, o options) ([]target, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
+	namespace := c.Namespace
 	sidecar := ""
 	if o.sidecar != "" {
 		sidecar = "\n        queue.sidecar.serving.knative.dev/cpu-resource-request: " + o.sidecar
@@ -55,11 +57,11 @@ spec:
 		return nil, fmt.Errorf("read Service %s/path: %w", namespace, err)
 	}
 	revision, _, _ := unstructured.NestedString(service.Object, "status", "latestReadyRevisionName")
-	pod, port, err := one(ctx, c, namespace, "serving.knative.dev/revision="+revision)
+	pod, port, err := one(ctx, c.Cluster, namespace, "serving.knative.dev/revision="+revision)
 	if err != nil {
 		return nil, err
 	}
-	activator, _, err := one(ctx, c, cluster.System, "app=activator")
+	activator, _, err := one(ctx, c.Cluster, cluster.System, "app=activator")
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +69,7 @@ spec:
 	if err != nil {
 		return nil, err
 	}
-	*undo = append(*undo, stop)
+	c.Undo = append(c.Undo, stop)
 	data := fmt.Sprint(wire.PortHTTP1)
 	toRevision := fmt.Sprintf("%s: %s\r\n%s: %s\r\n", wire.HeaderRevision, revision, wire.HeaderNamespace, namespace)
 	return []target{

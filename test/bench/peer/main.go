@@ -29,12 +29,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 type options struct {
@@ -64,16 +63,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "peer: -cold is more than -services: each first request needs a service")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if _, err := cluster.Connect(ctx); err != nil { // rather than after minutes
-		fmt.Fprintln(os.Stderr, "peer:", err)
-		os.Exit(1)
-	}
 	b := &bench{options: o, out: &result.Printer{Bench: "peer", Out: os.Stdout}, figures: figures{}}
-	if err := b.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "peer:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("peer", func(ctx context.Context) error {
+		if _, err := cluster.Connect(ctx); err != nil { // rather than after minutes
+			return err
+		}
+		return b.run(ctx)
+	})
 }

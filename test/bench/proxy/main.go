@@ -18,23 +18,16 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	before := flag.String("before", "", "`directory` with the queue-proxy and activator of another build: compare only the two builds")
 	flag.Parse()
-	if err := run(ctx, os.Getenv("QUICK") != "", *before); err != nil {
-		fmt.Fprintln(os.Stderr, "proxy:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("proxy", func(ctx context.Context) error { return run(ctx, os.Getenv("QUICK") != "", *before) })
 }
 
 func run(ctx context.Context, quick bool, before string) error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,45 +15,30 @@ import (
 	"ebb.dev/ebb/test/internal/audit"
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 type bench struct {
-	*cluster.Cluster
+	*trial.Place
 	out              *result.Printer
 	at               []int
 	image            string
 	more, once, cold int
 
-	audit     *audit.Log
-	namespace string
-	domain    string
-	hash      string // of the first service's plan
-	copies    int    // made so far
-	added     int    // by Ebb itself
-	base      map[string]float64
-	baseAt    int
-	summary   result.Fields
+	audit   *audit.Log
+	domain  string
+	hash    string // of the first service's plan
+	copies  int    // made so far
+	added   int    // by Ebb itself
+	base    map[string]float64
+	baseAt  int
+	summary result.Fields
 }
 
 func (b *bench) run(ctx context.Context) (err error) {
-	if b.Cluster, err = cluster.Connect(ctx); err != nil {
-		return err
-	}
 	if b.audit, err = audit.Open(); err != nil {
 		return err
 	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	restore, err := b.SetConfig(ctx, "config-autoscaler", map[string]string{"allow-zero-initial-scale": "true"})
-	if err != nil {
-		return err
-	}
-	undo = append(undo, restore)
-	var remove func(context.Context) error
-	if b.namespace, remove, err = b.Namespace(ctx, "scale"); err != nil {
-		return err
-	}
-	undo = append(undo, remove)
 	b.summary = result.Fields{}
 	if err := b.makeFirst(ctx); err != nil {
 		return err
@@ -72,11 +56,11 @@ func (b *bench) makeFirst(ctx context.Context) error {
 	if _, err := b.add(ctx, copyName(0)); err != nil {
 		return err
 	}
-	url, err := b.AwaitReady(ctx, b.namespace, copyName(0))
+	url, err := b.AwaitReady(ctx, b.Namespace, copyName(0))
 	if err != nil {
 		return err
 	}
-	_, b.domain, _ = strings.Cut(url, "."+b.namespace+".")
+	_, b.domain, _ = strings.Cut(url, "."+b.Namespace+".")
 	b.copies = 1
 	for i := range b.cold {
 		if _, err := b.add(ctx, coldName(i)); err != nil {
@@ -167,7 +151,7 @@ func (b *bench) addAtOnce(ctx context.Context) error {
 }
 
 func (b *bench) countReady(ctx context.Context) (n int, err error) {
-	list, err := b.Dynamic.Resource(cluster.Services).Namespace(b.namespace).List(ctx, metav1.ListOptions{LabelSelector: "added=true"})
+	list, err := b.Dynamic.Resource(cluster.Services).Namespace(b.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "added=true"})
 	if err != nil {
 		return 0, err
 	}
@@ -196,7 +180,7 @@ func (b *bench) add(ctx context.Context, name string) (float64, error) {
 	if err := b.create(ctx, name); err != nil {
 		return 0, err
 	}
-	_, err := b.AwaitReady(ctx, b.namespace, name)
+	_, err := b.AwaitReady(ctx, b.Namespace, name)
 	return time.Since(began).Seconds(), err
 }
 
@@ -213,7 +197,7 @@ func (b *bench) create(ctx context.Context, name string) error {
 			"spec": map[string]any{"containers": []any{map[string]any{"image": b.image}}},
 		}},
 	}}
-	if _, err := b.Dynamic.Resource(cluster.Services).Namespace(b.namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+	if _, err := b.Dynamic.Resource(cluster.Services).Namespace(b.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("apply Service %s: %w", name, err)
 	}
 	return nil
@@ -226,7 +210,7 @@ const quietFor = 5 * time.Second
 func (b *bench) quiet(ctx context.Context) (writes int, err error) {
 	since := time.Now()
 	return writes, b.await(ctx, 30*time.Minute, func() (bool, string, error) {
-		counts, err := b.audit.Writes(b.namespace)
+		counts, err := b.audit.Writes(b.Namespace)
 		for what, n := range counts {
 			if writes += n; !strings.Contains(what, " events ") {
 				since = time.Now()
@@ -271,7 +255,7 @@ func (b *bench) countObjects(ctx context.Context, n int) error {
 	}
 	sum := 0
 	for _, resource := range resources {
-		list, err := b.Dynamic.Resource(resource).Namespace(b.namespace).List(ctx, metav1.ListOptions{})
+		list, err := b.Dynamic.Resource(resource).Namespace(b.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return fmt.Errorf("list %s: %w", resource.Resource, err)
 		}

@@ -95,7 +95,7 @@ func (b *bench) parts(ctx context.Context) ([]part, error) {
 		if slices.Contains([]string{"replicasets", "endpoints", "pods"}, resource.Resource) {
 			continue
 		}
-		list, err := b.Dynamic.Resource(resource).Namespace(b.namespace).List(ctx, metav1.ListOptions{})
+		list, err := b.Dynamic.Resource(resource).Namespace(b.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
 		}
@@ -155,7 +155,7 @@ func partOf(resource schema.GroupVersionResource, o *unstructured.Unstructured) 
 func (b *bench) planHash(name string) (string, error) {
 	network := settings.Default().Network
 	p, err := plan.Make(plan.Input{
-		Namespace: b.namespace, Name: name, Domain: b.domain, ClusterDomain: "cluster.local",
+		Namespace: b.Namespace, Name: name, Domain: b.domain, ClusterDomain: "cluster.local",
 		DomainTemplate: network.DomainTemplate, TagTemplate: network.TagTemplate,
 		Targets: map[string][]plan.Share{"": {{Revision: name + "-00001", Percent: 100}}},
 	})
@@ -177,7 +177,7 @@ func (b *bench) copy(ctx context.Context, parts []part, name string) error {
 		if err := json.Unmarshal([]byte(strings.NewReplacer(replace...).Replace(p.text)), &o.Object); err != nil {
 			return fmt.Errorf("copy %s: %w", p.resource.Resource, err)
 		}
-		client := b.Dynamic.Resource(p.resource).Namespace(b.namespace)
+		client := b.Dynamic.Resource(p.resource).Namespace(b.Namespace)
 		made, err := client.Create(ctx, o, metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("copy %s %s: %w", p.resource.Resource, o.GetName(), err)

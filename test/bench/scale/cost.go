@@ -94,7 +94,7 @@ func (b *bench) startCold(ctx context.Context) error {
 	client, began := b.Client(time.Minute), time.Now()
 	var seconds []float64
 	for i := range b.cold {
-		url, err := b.AwaitReady(ctx, b.namespace, coldName(i))
+		url, err := b.AwaitReady(ctx, b.Namespace, coldName(i))
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (b *bench) startCold(ctx context.Context) error {
 		seconds = append(seconds, reply.Took.Seconds())
 	}
 	for i := range b.cold {
-		if err := b.AwaitNoPods(ctx, b.namespace, coldName(i)); err != nil {
+		if err := b.AwaitNoPods(ctx, b.Namespace, coldName(i)); err != nil {
 			return err
 		}
 	}

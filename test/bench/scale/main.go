@@ -22,12 +22,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
@@ -37,8 +36,6 @@ func main() {
 	once := flag.Int("once", 100, "services that are added at once")
 	cold := flag.Int("cold", 20, "cold starts")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	b := bench{image: *image, more: *more, once: *once, cold: *cold, out: &result.Printer{Bench: "scale", Out: os.Stdout}}
 	for _, text := range strings.Split(*at, ",") {
 		n, err := strconv.Atoi(text)
@@ -48,9 +45,9 @@ func main() {
 		}
 		b.at = append(b.at, n)
 	}
-	if err := b.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "scale:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("scale", map[string]map[string]string{"config-autoscaler": {"allow-zero-initial-scale": "true"}},
+		func(ctx context.Context, p *trial.Place) error {
+			b.Place = p
+			return b.run(ctx)
+		})
 }

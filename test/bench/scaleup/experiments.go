@@ -174,9 +174,9 @@ func (b *bench) function(ctx context.Context, name string, annotations map[strin
 			full["autoscaling.knative.dev/"+key] = value
 		}
 	}
-	return b.ApplyFunction(ctx, b.namespace, cluster.Function{Name: name, Image: b.image, Annotations: full, Container: container, Spec: spec})
+	return b.ApplyFunction(ctx, b.Namespace, cluster.Function{Name: name, Image: b.image, Annotations: full, Container: container, Spec: spec})
 }
 
 func (b *bench) removeService(ctx context.Context, name string) error {
-	return b.RemoveFunction(ctx, b.namespace, name)
+	return b.RemoveFunction(ctx, b.Namespace, name)
 }

@@ -22,7 +22,7 @@ const floorHost = "floor.scaleup.test"
 func (b *bench) floor(ctx context.Context, from, to int, loaded bool) (first, last any, err error) {
 	container := cluster.Object{"env": oneWorker["env"], "readinessProbe": cluster.Object{
 		"httpGet": cluster.Object{"path": "/healthz", "port": 8080}, "periodSeconds": 1}}
-	err = b.ApplyPlain(ctx, b.namespace, cluster.Plain{Name: "floor", Image: b.image, Host: floorHost, Replicas: from, Container: container})
+	err = b.ApplyPlain(ctx, b.Namespace, cluster.Plain{Name: "floor", Image: b.image, Host: floorHost, Replicas: from, Container: container})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,7 +56,7 @@ func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 	if _, err := b.service(ctx, "copied", map[string]string{"min-scale": "1"}); err != nil {
 		return nil, nil, err
 	}
-	made, err := b.Kube.AppsV1().Deployments(b.namespace).Get(ctx, "copied-00001-deployment", metav1.GetOptions{})
+	made, err := b.Kube.AppsV1().Deployments(b.Namespace).Get(ctx, "copied-00001-deployment", metav1.GetOptions{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the Deployment to copy: %w", err)
 	}
@@ -65,7 +65,7 @@ func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 	bare.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
 	// Without the labels, Ebb ignores these pods.
 	bare.Spec.Template.ObjectMeta = metav1.ObjectMeta{Labels: labels}
-	if _, err := b.Kube.AppsV1().Deployments(b.namespace).Create(ctx, bare, metav1.CreateOptions{}); err != nil {
+	if _, err := b.Kube.AppsV1().Deployments(b.Namespace).Create(ctx, bare, metav1.CreateOptions{}); err != nil {
 		return nil, nil, fmt.Errorf("create the copied Deployment: %w", err)
 	}
 	pods, err := b.watchPods(ctx, "app=copy")
@@ -84,7 +84,7 @@ func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 
 // tell scales a plain Deployment, takes the times, stops the load and deletes everything.
 func (b *bench) tell(ctx context.Context, name string, from, to int, pods *follow.Pods, stopLoad func()) (first, last any, err error) {
-	deployments := b.Kube.AppsV1().Deployments(b.namespace)
+	deployments := b.Kube.AppsV1().Deployments(b.Namespace)
 	begun := time.Now()
 	_, err = deployments.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, to), metav1.PatchOptions{})
 	if err == nil {
@@ -99,7 +99,7 @@ func (b *bench) tell(ctx context.Context, name string, from, to int, pods *follo
 		return nil, nil, fmt.Errorf("delete the bare Deployment: %w", err)
 	}
 	err = cluster.Until(ctx, func() (bool, string, error) {
-		list, err := b.Kube.CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		list, err := b.Kube.CoreV1().Pods(b.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 		if err != nil {
 			return false, err.Error(), nil
 		}

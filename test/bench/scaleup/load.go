@@ -23,9 +23,9 @@ func fields(r *load.Report) result.Fields {
 }
 
 func (b *bench) watchPods(ctx context.Context, selector string) (*follow.Pods, error) {
-	return follow.PodsOf(ctx, b.Kube, b.namespace, selector)
+	return follow.PodsOf(ctx, b.Kube, b.Namespace, selector)
 }
 
 func (b *bench) watchScale(ctx context.Context, selector string) (*follow.Scale, error) {
-	return follow.ScaleOf(ctx, b.Kube, b.namespace, selector)
+	return follow.ScaleOf(ctx, b.Kube, b.Namespace, selector)
 }

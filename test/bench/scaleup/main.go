@@ -8,18 +8,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
@@ -34,24 +31,20 @@ func main() {
 		fmt.Fprintln(os.Stderr, "scaleup: -rounds must be at least 1")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := b.run(ctx, strings.Split(*only, ",")); err != nil {
-		fmt.Fprintln(os.Stderr, "scaleup:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("scaleup", nil, func(ctx context.Context, p *trial.Place) error {
+		b.Place = p
+		return b.run(ctx, strings.Split(*only, ","))
+	})
 }
 
 // bench is one run: its output, its clients and the summary so far.
 type bench struct {
-	*cluster.Cluster
+	*trial.Place
 	out               *result.Printer
 	summary           result.Fields
 	image             string
 	lasts, fixedLasts time.Duration
 	rounds            int
-	namespace         string
 }
 
 type experiment struct {
@@ -59,7 +52,7 @@ type experiment struct {
 	run  func(context.Context) error
 }
 
-func (b *bench) run(ctx context.Context, only []string) (err error) {
+func (b *bench) run(ctx context.Context, only []string) error {
 	experiments := []experiment{
 		{"steady", b.steady},
 		{"nine", b.nine},
@@ -70,16 +63,6 @@ func (b *bench) run(ctx context.Context, only []string) (err error) {
 			return fmt.Errorf("there is no experiment %q", name)
 		}
 	}
-	if b.Cluster, err = cluster.Connect(ctx); err != nil {
-		return err
-	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	var remove func(context.Context) error
-	if b.namespace, remove, err = b.Namespace(ctx, "scaleup"); err != nil {
-		return err
-	}
-	undo = append(undo, remove)
 	for _, e := range experiments {
 		if !slices.Contains(only, e.name) {
 			continue

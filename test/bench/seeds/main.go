@@ -15,13 +15,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 type options struct {
@@ -44,13 +43,7 @@ func main() {
 	flag.StringVar(&o.report, "report", "", "run nothing, and write the report of -file, by default results.jsonl in it, to this folder")
 	flag.Parse()
 	o.experiments = strings.Split(list, ",")
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := start(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "seeds:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("seeds", func(ctx context.Context) error { return start(ctx, o) })
 }
 
 func start(ctx context.Context, o options) error {

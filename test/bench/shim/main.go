@@ -14,24 +14,17 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, os.Getenv("QUICK") != ""); err != nil {
-		fmt.Fprintln(os.Stderr, "shim:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("shim", func(ctx context.Context) error { return run(ctx, os.Getenv("QUICK") != "") })
 }
 
 // figures are the rounds of one target with so many connections. The CPU time is of all of them

@@ -12,16 +12,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
-	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 // grace is startup-cpu-grace.
@@ -33,13 +30,9 @@ func main() {
 	flag.StringVar(&o.limit, "limit", "250m", "CPU limit of the containers")
 	flag.StringVar(&o.startup, "startup", "1", "startup-cpu of those that have it")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "startup:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("startup", map[string]map[string]string{"config-autoscaler": {
+		"scale-to-zero-grace-period": "6s", "startup-cpu": "0", "startup-cpu-grace": grace.String()}},
+		func(ctx context.Context, p *trial.Place) error { return run(ctx, &bench{Place: p, options: o}) })
 }
 
 type options struct {
@@ -53,31 +46,13 @@ var programs = []struct{ name, image string }{
 	{"python", "dev.local/ebb/hello-python:dev"},
 }
 
-func run(ctx context.Context, o options) (err error) {
-	c, err := cluster.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{
-		"scale-to-zero-grace-period": "6s", "startup-cpu": "0", "startup-cpu-grace": grace.String()})
-	if err != nil {
-		return err
-	}
-	undo = append(undo, restore)
-	namespace, remove, err := c.Namespace(ctx, "startup")
-	if err != nil {
-		return err
-	}
-	undo = append(undo, remove)
-	b := &bench{Cluster: c, namespace: namespace, options: o}
+func run(ctx context.Context, b *bench) error {
 	services, err := b.services(ctx)
 	if err != nil {
 		return err
 	}
 	out := &result.Printer{Bench: "startup", Out: os.Stdout}
-	for i := range o.n {
+	for i := range b.n {
 		for _, s := range services {
 			one, err := b.measure(ctx, s)
 			if err != nil {
@@ -89,5 +64,5 @@ func run(ctx context.Context, o options) (err error) {
 			}
 		}
 	}
-	return out.Summary(summary(services, o))
+	return out.Summary(summary(services, b.options))
 }

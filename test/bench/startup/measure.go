@@ -13,12 +13,12 @@ import (
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 type bench struct {
-	*cluster.Cluster
+	*trial.Place
 	options
-	namespace string
 }
 
 // service is one program, with or without more CPU while it starts, and what was measured of it.
@@ -40,7 +40,7 @@ func (b *bench) services(ctx context.Context) (all []*service, err error) {
 				s.name = program.name + "-boosted"
 				annotations["autoscaling.ebb.dev/startup-cpu"] = b.startup
 			}
-			s.url, err = b.ApplyFunction(ctx, b.namespace, cluster.Function{Name: s.name, Image: program.image, Annotations: annotations,
+			s.url, err = b.ApplyFunction(ctx, b.Namespace, cluster.Function{Name: s.name, Image: program.image, Annotations: annotations,
 				Container: cluster.Object{"resources": cluster.Object{"requests": cluster.Object{"cpu": "50m"}, "limits": cluster.Object{"cpu": b.limit}}}})
 			if err != nil {
 				return nil, fmt.Errorf("apply %s: %w", s.name, err)
@@ -114,7 +114,7 @@ var errNotRaised = errors.New("the container never had more CPU")
 func (b *bench) measure(ctx context.Context, s *service) (one, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
-	if err := b.AwaitNoPods(ctx, b.namespace, s.name); err != nil {
+	if err := b.AwaitNoPods(ctx, b.Namespace, s.name); err != nil {
 		return one{}, fmt.Errorf("wait for the service to sleep: %w", err)
 	}
 	// Let the machine become idle: work left from removing the last pod must not count in the next
@@ -124,7 +124,7 @@ func (b *bench) measure(ctx context.Context, s *service) (one, error) {
 		return one{}, ctx.Err()
 	case <-time.After(2 * time.Second):
 	}
-	watcher, err := b.Kube.CoreV1().Pods(b.namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "serving.knative.dev/service=" + s.name})
+	watcher, err := b.Kube.CoreV1().Pods(b.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "serving.knative.dev/service=" + s.name})
 	if err != nil {
 		return one{}, fmt.Errorf("watch pods of %s: %w", s.name, err)
 	}

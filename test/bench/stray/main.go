@@ -17,23 +17,16 @@ import (
 	"io"
 	"log"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	log.SetOutput(io.Discard) // net/http's client tells of each unasked response
-	if err := run(ctx, os.Getenv("QUICK") != ""); err != nil {
-		fmt.Fprintln(os.Stderr, "stray:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("stray", func(ctx context.Context) error { return run(ctx, os.Getenv("QUICK") != "") })
 }
 
 // delays are how long after an answer the unasked bytes come.

@@ -21,15 +21,14 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 // bench is what the flags say.
@@ -51,8 +50,6 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	b := &bench{out: &result.Printer{Bench: "tenants", Out: os.Stdout}}
 	flag.IntVar(&b.connections, "connections", 25_000, "connections of the flood; fewer if the process may not open so many files")
 	flag.IntVar(&b.kind, "kind", -1, "only this kind of flood (the case in flood.go), with its share of the connections; -1: all")
@@ -70,11 +67,7 @@ func main() {
 	case roleStats:
 		run = b.statsFlood
 	}
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "tenants:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.Main("tenants", run)
 }
 
 // files raises the limit of open files for this process and those it starts, and returns it. The
