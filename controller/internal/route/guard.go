@@ -25,11 +25,8 @@ import (
 
 // This file lets package judge decide about gradual rollouts (decision 19).
 
-const (
-	// judgeEach is how often a judge looks, viewWithin how long the autoscaler has to answer.
-	judgeEach  = time.Second
-	viewWithin = 2500 * time.Millisecond
-)
+// lookAgain is when a judge looks without an answer of the autoscaler. With one it looks at once.
+const lookAgain = 2 * time.Second
 
 // memory is what the judge of a rollout remembers. It is in the annotation with the shares as it
 // was when the split or the verdict last changed. A new leader goes on from there: it has lost
@@ -60,8 +57,8 @@ type trials struct {
 type trial struct {
 	memory
 	looked time.Time
-	last   bool // the last look was before the last step
 	held   bool
+	cannot string // why the newest answer said that it cannot be judged
 }
 
 // of returns the trial of a rollout to a revision, from its memory if this process has none.
@@ -84,6 +81,12 @@ func (t *trials) of(key reconcile.Key, revision string, stored json.RawMessage, 
 	return one
 }
 
+// forget drops what this process knows of the rollout of a Route.
+func (r *reconciler) forget(key reconcile.Key) {
+	r.trials.end(key)
+	r.asks.end(key)
+}
+
 func (t *trials) end(key reconcile.Key) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -96,7 +99,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	key := reconcile.Key{Namespace: route.Namespace, Name: route.Name}
 	at := slices.IndexFunc(before.Configurations, func(c rollout.Configuration) bool { return c.Tag == "" && len(c.Revisions) > 1 })
 	if at < 0 || !m.guard.On() {
-		r.trials.end(key)
+		r.forget(key)
 		for i := range before.Configurations { // the guard may have been removed in the middle
 			before.Configurations[i].Held, before.Configurations[i].Judged = false, nil
 		}
@@ -105,18 +108,32 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	c, now := &before.Configurations[at], r.now()
 	newest := c.Revisions[len(c.Revisions)-1].Revision
 	t := r.trials.of(key, newest, c.Judged, now)
+	var heard *answer
+	cannot, service := "", route.Labels[names.ServiceLabel]
+	switch {
+	case newest == m.promoted:
+		cannot = "it was promoted by hand, so nobody judges it"
+	case service == "":
+		cannot = "only rollouts of Services are judged"
+	default:
+		heard = r.heard(key, service)
+	}
+	// A step that is due is judged when it is due, because it may need more than those before.
 	due := c.Step.Size > 0 && now.UnixNano() >= c.Step.Next
-	last := due && c.LastStep() // which may need more than the verdict on those before
-	if next := judgeEach - now.Sub(t.looked); next > 0 && (t.last || !last) {
+	if next := lookAgain - now.Sub(t.looked); next > 0 && heard == nil && !due {
 		c.Held = t.held
 		return before, t.Reason, next, nil
 	}
-	t.looked, t.last = now, last
-	in, cannot := judge.Input{}, "it was promoted by hand, so nobody judges it"
-	if newest != m.promoted {
-		in, cannot = r.seen(ctx, route, t, *c)
+	t.looked = now
+	in := judge.Input{Share: int(c.Revisions[len(c.Revisions)-1].Percent)}
+	if heard != nil && heard.err == nil {
+		// The judge says for how long nobody told. The autoscaler's log says why.
+		in, t.cannot = t.read(heard.view, *c)
 	}
-	in.Last = last
+	if cannot == "" {
+		cannot = t.cannot
+	}
+	in.Last = due && c.LastStep()
 	rule, why := "", cannot
 	t.held = false
 	if cannot == "" {
@@ -125,7 +142,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		if d.Verdict == judge.GoBack {
 			// What follows comes with the news of the annotation. Until then no step is due.
 			t.held, c.Held = true, true
-			return before, d.Reason(), judgeEach, r.convict(ctx, route, newest, d.Reason())
+			return before, d.Reason(), lookAgain, r.convict(ctx, route, newest, d.Reason())
 		}
 		t.held, rule, why = d.Verdict == judge.Wait, d.Rule, d.Reason()
 	}
@@ -134,29 +151,12 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		t.Rule, t.Reason = rule, why
 		c.Held, c.Judged = t.held, t.encode()
 	}
-	return before, t.Reason, judgeEach, nil
+	return before, t.Reason, lookAgain, nil
 }
 
-// seen asks the autoscaler what both revisions did since the last look. cannot says why a rollout
-// cannot be judged at all; it goes by the clock then.
-func (r *reconciler) seen(ctx context.Context, route *servingv1.Route, t *trial, c rollout.Configuration) (in judge.Input, cannot string) {
-	service := route.Labels[names.ServiceLabel]
-	if service == "" {
-		return in, "only rollouts of Services are judged"
-	}
-	ctx, cancel := context.WithTimeout(ctx, viewWithin)
-	defer cancel()
-	v, err := r.views(ctx, route.Namespace, service)
-	if err != nil {
-		// The judge says for how long nobody told. The autoscaler's log says why.
-		return judge.Input{Share: int(c.Revisions[len(c.Revisions)-1].Percent)}, ""
-	}
-	return t.read(v, c)
-}
-
-// read takes the seconds that are told of all revisions and were not counted yet. Told by two
-// replicas, those of two revisions end at different moments; what is left over comes with the next
-// look.
+// read takes the seconds that are told of all revisions and were not counted yet. cannot says why a
+// rollout cannot be judged at all; it goes by the clock then. Told by two replicas, those of two
+// revisions end at different moments; what is left over comes with the next look.
 func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (in judge.Input, cannot string) {
 	last := len(c.Revisions) - 1
 	in.Share = int(c.Revisions[last].Percent)

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +34,6 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	viewv1alpha1 "ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/gateway"
@@ -69,8 +69,9 @@ type reconciler struct {
 	ebb             ebb.Interface
 	events          record.EventRecorder
 	trials          trials
-	// views asks how a Service's requests ended, for a judge.
-	views func(ctx context.Context, namespace, service string) (*viewv1alpha1.ServiceView, error)
+	asks            asks
+	// heard is asks.take: how a Service's requests ended, for the judge of a Route.
+	heard func(key reconcile.Key, service string) *answer
 }
 
 // byTarget indexes Routes by the Configurations and Revisions that they name.
@@ -111,15 +112,16 @@ func New(w *reconcile.World) *reconcile.Controller {
 		ownPlaceholders: reconcile.IndexByLabel[*corev1.Service](placeholders.Informer(), names.RouteLabel),
 		ownHTTPRoutes:   reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
 		system:          w.SystemNamespace, grants: &grants{client: w.Gateways, system: w.SystemNamespace, now: w.Now, made: map[string]time.Time{}},
-		ebb: w.Ebb, events: w.Events, views: askView(w.Kube),
+		ebb: w.Ebb, events: w.Events,
 	}
+	r.asks.view, r.heard = askView(w.Kube), r.asks.take
 	if err := routes.AddIndexers(cache.Indexers{byTarget: targetsOf}); err != nil {
 		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
 	}
 	c := reconcile.Kind[*servingv1.Route]{
 		Name: "route", Informer: routes, World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
-		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key); r.trials.end(key) },
+		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key); r.forget(key) },
 		// Once there is a plan, its traffic and the progress of a rollout are shown at once.
 		MayHold: func(before, _ *servingv1.Route) bool { return len(before.Status.Traffic) == 0 },
 	}.Controller()
@@ -127,6 +129,15 @@ func New(w *reconcile.World) *reconcile.Controller {
 	r.listeners = gateway.NewListeners(w, c, "Route")
 	r.hosts = gateway.NewHosts(w, r.listeners)
 	r.prober = gateway.NewProber(w, c)
+	r.asks.wake = c.Enqueue
+	probe, others := c.Background, c.Others
+	c.Background = func(ctx context.Context) {
+		var asking sync.WaitGroup
+		asking.Go(func() { r.asks.run(ctx) })
+		probe(ctx)
+		asking.Wait()
+	}
+	c.Others = func(key reconcile.Key) { others(key); r.forget(key) }
 	watchTargets(c, routes.GetIndexer(), serving, public.Informer())
 	c.Watch(placeholders.Informer(), reconcile.Label(names.RouteLabel))
 	c.Watch(httpRoutes.Informer(), r.ofSameHosts)

@@ -138,7 +138,13 @@ func (s *stage) gateway(namespace, name string) {
 }
 
 func set(t *testing.T) *stage {
+	return setThrough(t, func(next http.RoundTripper) http.RoundTripper { return next })
+}
+
+// setThrough has another way to the API server.
+func setThrough(t *testing.T, way func(http.RoundTripper) http.RoundTripper) *stage {
 	store, config := apiservertest.Start(t)
+	config.Wrap(way)
 	s := &stage{t: t, store: store}
 	gatewayPod := httptest.NewServer(s)
 	t.Cleanup(gatewayPod.Close)
