@@ -135,15 +135,17 @@ func (w *Witness) Round(ctx context.Context) {
 				// Always the same ones, because what a pod counts is told by two answers.
 				all = slices.SortedFunc(slices.Values(all), func(a, b pods.Pod) int { return cmp.Compare(a.Name, b.Name) })[:maxPods]
 			}
-			w.heard(key, len(all), w.Ask(ctx, key, all))
+			w.heard(key, len(all), w.Ask(ctx, key, all), now)
 		})
 	}
 	asking.Wait()
 }
 
-// heard adds a second. If pods were asked and none said what it counts, nothing is known of that
-// time; what it counted then comes with the next answers.
-func (w *Witness) heard(key loop.Key, asked int, stats []wire.Stat) {
+// heard adds the second of a round. It ends with the beginning of the round for all revisions,
+// whenever their pods have answered: a judge compares those of the same time. If pods were asked
+// and none said what it counts, nothing is known of that time; what it counted then comes with the
+// next answers.
+func (w *Witness) heard(key loop.Key, asked int, stats []wire.Stat, round time.Time) {
 	now := w.Clock()
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -174,7 +176,7 @@ func (w *Witness) heard(key loop.Key, asked int, stats []wire.Stat) {
 	if len(one.seconds) == v1alpha1.MaxSeconds {
 		one.seconds = slices.Delete(one.seconds, 0, 1)
 	}
-	one.seconds = append(one.seconds, sum.second(now))
+	one.seconds = append(one.seconds, sum.second(round))
 }
 
 // news is what a pod has counted since its last answer. Of a process that began since it was last

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,6 +93,24 @@ func TestEachRequestIsCountedOnce(t *testing.T) {
 		if got := p.second(); got != step.want {
 			t.Errorf("%d, %s: %s, want %s", i, step.behaviour, got, step.want)
 		}
+	}
+}
+
+// Pods of two revisions answer at different times, and what they counted is of the same second.
+func TestTheSecondsOfAllRevisionsEndAtTheSameTime(t *testing.T) {
+	var ticks atomic.Int64
+	w := &Witness{Clock: func() time.Time { return time.Unix(1000, 0).Add(time.Duration(ticks.Add(1)) * time.Millisecond) },
+		Starting: func(loop.Key) time.Time { return time.Time{} }, Pods: func(loop.Key) []pods.Pod { return nil },
+		Ask: func(context.Context, loop.Key, []pods.Pod) []wire.Stat { return nil }}
+	other := loop.Key{Namespace: key.Namespace, Name: "hello-00001"}
+	for range 2 {
+		w.Watch(key)
+		w.Watch(other)
+		w.Round(context.Background())
+	}
+	a, b := w.Judged(key).Seconds, w.Judged(other).Seconds
+	if len(a) != 2 || len(b) != 2 || !a[0].At.Equal(b[0].At) || !a[1].At.Equal(b[1].At) || !a[1].At.After(a[0].At) {
+		t.Errorf("seconds end at %v and %v", a, b)
 	}
 }
 

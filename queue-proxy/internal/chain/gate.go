@@ -272,7 +272,7 @@ func (g *Gate) Waiting() int {
 	return g.limit.Waiting()
 }
 
-// ClosePeriod, Pressure and PressureNow make Gate a stat.Source.
+// ClosePeriod, Pressure, PressureNow, Rising and Judged make Gate a stat.Source.
 func (g *Gate) ClosePeriod(now time.Time) wire.Stat {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -292,6 +292,13 @@ func (g *Gate) Rising() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.load.Rising()
+}
+
+// Judged is what a judge of rollouts counts.
+func (g *Gate) Judged() wire.Judged {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.load.Judged()
 }
 
 // weight is what a waiting request takes in memory besides what forward.Request.Charge counts:

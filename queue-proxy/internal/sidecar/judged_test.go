@@ -19,7 +19,7 @@ import (
 func (r *rig) judged() wire.Judged {
 	r.t.Helper()
 	eventually.True(r.t, "no request is left", func() bool { return r.gate.Inside() == 0 })
-	return *r.gate.ClosePeriod(time.Now()).Judged
+	return r.gate.Judged()
 }
 
 // misbehaving is a program that fails in each way, by path.
@@ -189,10 +189,10 @@ func TestAQueueIsNotJudged(t *testing.T) {
 	}
 }
 
-// The scrape has the counts for who asks for them, and the bytes of before for everybody else.
+// The scrape has the counts of now for who asks for them, and the bytes of before for everybody
+// else.
 func TestOnlyWhoAsksIsToldWhatIsJudged(t *testing.T) {
 	r := startRig(t, hello, nil)
-	r.get("/")
 	scrape := func(query string) wire.Stat {
 		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s%s", portOf(t, r.sideAddr("load reports")), wire.PathMetrics, query))
 		if err != nil {
@@ -206,10 +206,14 @@ func TestOnlyWhoAsksIsToldWhatIsJudged(t *testing.T) {
 		}
 		return s
 	}
-	eventually.True(t, "the request is told", func() bool {
-		s := scrape("?" + wire.QueryJudged)
-		return s.Judged != nil && *s.Judged == (wire.Judged{Good: 1})
-	})
+	eventually.True(t, "a period is reported", func() bool { return time.Now().UnixMilli()-scrape("").Timestamp > 10 })
+	for n := range uint32(3) {
+		if s := scrape("?" + wire.QueryJudged); s.Judged == nil || *s.Judged != (wire.Judged{Good: n}) {
+			t.Errorf("after %d requests: %+v", n, s.Judged)
+		}
+		r.get("/")
+		r.judged() // the request has left
+	}
 	if s := scrape(""); s.Judged != nil {
 		t.Errorf("nobody asked for %+v", s.Judged)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,8 @@ type Source interface {
 	PressureNow(now time.Time) wire.Stat
 	// Rising says that the load is more than what PressureNow or ClosePeriod last said.
 	Rising() bool
+	// Judged is what a judge of rollouts counts, as it is now.
+	Judged() wire.Judged
 }
 
 // Reporter closes a period each second, answers scrapes with the last one, and pushes under
@@ -38,13 +41,7 @@ type Reporter struct {
 	Told func(now time.Time) wire.Told
 
 	signer wire.Signer
-	last   atomic.Pointer[answer]
-}
-
-// answer is the last period's report. The first plain bytes are for who did not ask for more.
-type answer struct {
-	data  []byte
-	plain int
+	last   atomic.Pointer[[]byte] // the last period's report, encoded
 }
 
 const (
@@ -53,22 +50,25 @@ const (
 	pushTimeout = 2 * time.Second
 )
 
-// ServeHTTP answers the scrape (contract section 4.6).
+// ServeHTTP answers the scrape (contract section 4.6). A judge of rollouts compares what pods of
+// two revisions counted at the same moment, so it gets the counts of now beside the last report.
 func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.URL.Path != wire.PathMetrics {
 		http.NotFound(w, req)
 		return
 	}
 	w.Header().Set("Content-Type", "application/protobuf")
-	if a := r.last.Load(); a != nil {
-		data := a.data
-		if req.URL.RawQuery != wire.QueryJudged {
-			data = data[:a.plain]
-		}
-		w.Write(data)
-		return
+	var data []byte
+	if last := r.last.Load(); last != nil {
+		data = *last
+	} else {
+		data = r.complete(r.Source.PressureNow(time.Now())).Append(nil)
 	}
-	w.Write(r.complete(r.Source.PressureNow(time.Now())).Append(nil))
+	if req.URL.RawQuery == wire.QueryJudged {
+		judged := r.Source.Judged()
+		data = judged.Append(slices.Clip(data)) // others write the last report at the same time
+	}
+	w.Write(data)
 }
 
 func (r *Reporter) complete(s wire.Stat) wire.Stat {
@@ -85,20 +85,14 @@ func (r *Reporter) complete(s wire.Stat) wire.Stat {
 }
 
 // encode leaves out how requests ended if that is too much beside a long name of the pod. What is
-// asked for besides has room of its own, because nobody asks who does not know it.
-func encode(s wire.Stat) *answer {
-	judged := s.Judged
-	s.Judged = nil
+// judged has room of its own, because nobody asks for it who does not know it.
+func encode(s wire.Stat) []byte {
 	data := s.Append(nil)
 	if len(data) > wire.MaxStatBytes {
 		s.Ended = nil
 		data = s.Append(data[:0])
 	}
-	a := &answer{data: data, plain: len(data)}
-	if judged != nil {
-		a.data = judged.Append(data)
-	}
-	return a
+	return data
 }
 
 // Run closes the periods until ctx ends.
@@ -110,7 +104,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			r.last.Store(encode(r.complete(r.Source.ClosePeriod(now))))
+			data := encode(r.complete(r.Source.ClosePeriod(now)))
+			r.last.Store(&data)
 		}
 	}
 }

@@ -90,6 +90,9 @@ func (l *Load) Judge(sent time.Time, took time.Duration, failed, timed bool) {
 	}
 }
 
+// Judged is what Judge has noted since the process began.
+func (l *Load) Judged() wire.Judged { return l.judged }
+
 // Refuse notes that the request, which arrived and leaves now, found the pod full.
 func (l *Load) Refuse(now time.Time, proxied bool, status int) {
 	l.Leave(now, proxied, false)
@@ -147,8 +150,6 @@ func (l *Load) Close(now time.Time, pod string, queued int) wire.Stat {
 		ended := l.ended
 		s.Ended, l.ended = &ended, wire.Outcomes{}
 	}
-	judged := l.judged
-	s.Judged = &judged
 	l.since = now
 	l.told = s.AverageConcurrent - s.AverageProxiedConcurrent
 	l.insideTime, l.proxiedTime, l.busySum = 0, 0, 0

@@ -65,7 +65,7 @@ func TestTheTimesOfAColdPodDoNotCount(t *testing.T) {
 		l.Run(at.Add(after))
 		l.Judge(at.Add(after), time.Second, false, true)
 		timed := uint32(0)
-		for _, n := range l.Close(at.Add(after), "pod", 0).Judged.Latency {
+		for _, n := range l.Judged().Latency {
 			timed += n
 		}
 		return timed
@@ -83,8 +83,7 @@ func TestTheTimesOfAColdPodDoNotCount(t *testing.T) {
 		t.Errorf("after a sleep: %d times, want 2", got)
 	}
 	l.Judge(at.Add(time.Hour), time.Second, true, false)
-	s := l.Close(at, "pod", 0)
-	if s.Judged.Good != 5 || s.Judged.Failed != 1 {
-		t.Errorf("counted %d good and %d failed, want 5 and 1", s.Judged.Good, s.Judged.Failed)
+	if got := l.Judged(); got.Good != 5 || got.Failed != 1 {
+		t.Errorf("counted %d good and %d failed, want 5 and 1", got.Good, got.Failed)
 	}
 }
