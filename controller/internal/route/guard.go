@@ -125,20 +125,25 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		return before, t.Reason, next, nil
 	}
 	t.looked = now
-	in := judge.Input{Share: int(c.Revisions[len(c.Revisions)-1].Percent)}
+	var all []judge.Input
 	if heard != nil && heard.err == nil {
 		// The judge says for how long nobody told. The autoscaler's log says why.
-		in, t.cannot = t.read(heard.view, *c)
+		all, t.cannot = t.read(heard.view, *c)
 	}
 	if cannot == "" {
 		cannot = t.cannot
 	}
-	in.Last = due && c.LastStep()
+	if len(all) == 0 {
+		all = []judge.Input{{}}
+	}
+	all[len(all)-1].Last = due && c.LastStep()
 	rule, why := "", cannot
 	t.held = false
 	if cannot == "" {
 		var d judge.Decision
-		d, t.State = judge.Decide(m.guard, t.State, in, now)
+		for i := range all {
+			d, t.State = judge.Decide(m.guard, t.State, all[i], now.Add(-time.Duration(len(all)-1-i)*time.Second))
+		}
 		if d.Verdict == judge.GoBack {
 			// What follows comes with the news of the annotation. Until then no step is due.
 			t.held, c.Held = true, true
@@ -154,50 +159,72 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	return before, t.Reason, lookAgain, nil
 }
 
-// read takes the seconds that are told of all revisions and were not counted yet. cannot says why a
-// rollout cannot be judged at all; it goes by the clock then. Told by two replicas, those of two
-// revisions end at different moments; what is left over comes with the next look.
-func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (in judge.Input, cannot string) {
+// read takes the seconds that are told of all revisions and were not counted yet, oldest first.
+// cannot says why a rollout cannot be judged at all; it goes by the clock then. Told by two
+// replicas, those of two revisions end at different moments; what is left over comes with the next
+// look.
+func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all []judge.Input, cannot string) {
 	last := len(c.Revisions) - 1
-	in.Share = int(c.Revisions[last].Percent)
 	told := make([]*viewv1alpha1.Judged, len(c.Revisions))
 	var until time.Time
 	for i, share := range c.Revisions {
 		at := slices.IndexFunc(v.Revisions, func(r viewv1alpha1.RevisionView) bool { return r.Name == share.Revision })
 		if at < 0 || v.Revisions[at].Judged == nil {
-			return in, ""
+			return nil, ""
 		}
 		j := v.Revisions[at].Judged
 		switch n := len(j.Seconds); {
 		case n == 0 && j.Uncounted > 0:
-			return in, fmt.Sprintf("the pods of %s are of a version of Ebb that does not count how requests end", share.Revision)
+			return nil, fmt.Sprintf("the pods of %s are of a version of Ebb that does not count how requests end", share.Revision)
 		case n == 0:
-			return in, ""
+			return nil, ""
 		case until.IsZero() || j.Seconds[n-1].At.Before(until):
 			until = j.Seconds[n-1].At
 		}
 		told[i] = j
 	}
-	if in.Told = until.After(t.Until); !in.Told {
-		return in, ""
+	if !until.After(t.Until) {
+		return nil, ""
 	}
+	seconds := make([][]viewv1alpha1.Second, len(told))
 	for i, j := range told {
-		into, starts := &in.Old, &in.OldStarts
-		if i == last {
-			into, starts = &in.New, &in.NewStarts
-		}
-		*starts = max(*starts, time.Duration(j.StartingSeconds*float64(time.Second)))
-		for k := range j.Seconds {
-			if s := &j.Seconds[k]; s.At.After(t.Until) && !s.At.After(until) {
-				into.Requests += s.Good + s.Failed
-				into.Errors += s.Failed
-				latency := s.Latency()
-				into.Latency.Merge(&latency)
+		for _, s := range j.Seconds {
+			if s.At.After(t.Until) && !s.At.After(until) {
+				seconds[i] = append(seconds[i], s)
 			}
 		}
 	}
 	t.Until = until
-	return in, ""
+	// What is judged together counts as one moment, so a look that comes late must not put seconds
+	// together, unless it is unknown which of one revision is which of another.
+	n := len(seconds[0])
+	if slices.ContainsFunc(seconds, func(s []viewv1alpha1.Second) bool { return len(s) != n }) {
+		n = 1
+	}
+	all = make([]judge.Input, n)
+	for i, j := range told {
+		for k := range seconds[i] {
+			in := &all[min(k, n-1)]
+			into := &in.Old
+			if i == last {
+				into = &in.New
+			}
+			s := &seconds[i][k]
+			into.Requests += s.Good + s.Failed
+			into.Errors += s.Failed
+			latency := s.Latency()
+			into.Latency.Merge(&latency)
+		}
+		starts := &all[n-1].OldStarts
+		if i == last {
+			starts = &all[n-1].NewStarts
+		}
+		*starts = max(*starts, time.Duration(j.StartingSeconds*float64(time.Second)))
+	}
+	for i := range all {
+		all[i].Told, all[i].Share = true, int(c.Revisions[last].Percent)
+	}
+	return all, ""
 }
 
 // convict writes on a Revision that it went back, and why. From then on this is the truth: a Route

@@ -51,12 +51,16 @@ func told(seconds map[string]string) *viewv1alpha1.ServiceView {
 func TestEachSecondIsJudgedOnceAndOfAllRevisions(t *testing.T) {
 	c := rollout.Configuration{Name: "hello", Percent: 100, Revisions: []rollout.Share{{Revision: "a", Percent: 60}, {Revision: "b", Percent: 30}, {Revision: "d", Percent: 10}}}
 	one := &trial{memory: memory{Revision: "d", Until: time.Unix(1, 0)}}
-	show := func(in judge.Input, cannot string) string {
+	show := func(all []judge.Input, cannot string) string {
 		if cannot != "" {
 			return cannot
 		}
-		return fmt.Sprintf("%v %d%%: %d/%d and %d/%d, %d and %d timed", in.Told, in.Share, in.Old.Requests, in.Old.Errors, in.New.Requests, in.New.Errors,
-			in.Old.Latency[10], in.New.Latency[10])
+		var out []string
+		for _, in := range all {
+			out = append(out, fmt.Sprintf("%v %d%%: %d/%d and %d/%d, %d and %d timed", in.Told, in.Share, in.Old.Requests, in.Old.Errors, in.New.Requests, in.New.Errors,
+				in.Old.Latency[10], in.New.Latency[10]))
+		}
+		return strings.Join(out, "; ")
 	}
 	for _, row := range []struct {
 		behaviour string
@@ -64,11 +68,13 @@ func TestEachSecondIsJudgedOnceAndOfAllRevisions(t *testing.T) {
 		want      string
 	}{
 		{"what came before the rollout is not counted", map[string]string{"a": "1:50/5 2:60/0", "b": "2:30/1", "d": "1:9/9 2:10/2"}, "true 10%: 91/1 and 12/2, 90 and 10 timed"},
-		{"nor what was counted", map[string]string{"a": "2:60/0", "b": "2:30/1", "d": "2:10/2"}, "false 10%: 0/0 and 0/0, 0 and 0 timed"},
+		{"nor what was counted", map[string]string{"a": "2:60/0", "b": "2:30/1", "d": "2:10/2"}, ""},
 		{"nor what not all have told", map[string]string{"a": "3:1/0 4:1/0", "b": "3:2/0", "d": "3:4/1 4:100/100"}, "true 10%: 3/0 and 5/1, 3 and 4 timed"},
 		{"that is counted later", map[string]string{"a": "4:1/0 5:1/0", "b": "5:2/0", "d": "3:4/1 4:100/100 5:1/0"}, "true 10%: 4/0 and 201/100, 4 and 101 timed"},
-		{"a revision that nobody tells of", map[string]string{"a": "9:1/0", "d": "9:1/0"}, "false 10%: 0/0 and 0/0, 0 and 0 timed"},
-		{"a revision that has told nothing yet", map[string]string{"a": "9:1/0", "b": "", "d": "9:1/0"}, "false 10%: 0/0 and 0/0, 0 and 0 timed"},
+		{"each second by itself", map[string]string{"a": "6:1/0 7:5/1", "b": "6:1/0 7:2/0", "d": "6:1/0 7:3/1"},
+			"true 10%: 2/0 and 1/0, 2 and 1 timed; true 10%: 8/1 and 4/1, 7 and 3 timed"},
+		{"a revision that nobody tells of", map[string]string{"a": "9:1/0", "d": "9:1/0"}, ""},
+		{"a revision that has told nothing yet", map[string]string{"a": "9:1/0", "b": "", "d": "9:1/0"}, ""},
 	} {
 		if got := show(one.read(told(row.seconds), c)); got != row.want {
 			t.Errorf("%s: %s, want %s", row.behaviour, got, row.want)
@@ -87,8 +93,8 @@ func TestEachSecondIsJudgedOnceAndOfAllRevisions(t *testing.T) {
 	for i := range v.Revisions {
 		v.Revisions[i].Judged.StartingSeconds = map[string]float64{"a": 3, "b": 5, "d": 70}[v.Revisions[i].Name]
 	}
-	if in, _ := one.read(v, c); in.OldStarts != 5*time.Second || in.NewStarts != 70*time.Second {
-		t.Errorf("pods start for %v and %v", in.OldStarts, in.NewStarts)
+	if all, _ := one.read(v, c); len(all) != 1 || all[0].OldStarts != 5*time.Second || all[0].NewStarts != 70*time.Second {
+		t.Errorf("pods start: %+v", all)
 	}
 }
 
