@@ -24,8 +24,10 @@ type rollout struct {
 	failed    int
 	slow      int
 	bad       time.Time // the last one
-	first     time.Time // when the new revision got its first percent
-	back      time.Time // when it was seen to have none again
+	assigned  time.Time // when the Route said that the new revision has a percent
+	first     time.Time // when it had: its first answer, or the gateways follow
+	convicted time.Time // when the Route said that it went back
+	back      time.Time // when all gateways were seen to follow that
 	all       time.Time // when it was seen to have all
 	why       string
 }
@@ -37,9 +39,13 @@ func (r *rollout) fields() result.Fields {
 		}
 		return t.Sub(r.first).Seconds()
 	}
-	return result.Fields{"requests": r.requests, "new": r.fresh, "failed": r.failed, "slow": r.slow,
-		"bad_percent": 100 * float64(r.failed+r.slow) / float64(max(1, r.requests)),
-		"back_s":      since(r.back), "all_s": since(r.all), "last_bad_s": since(r.bad), "seen": !r.first.IsZero()}
+	fields := result.Fields{"requests": r.requests, "new": r.fresh, "failed": r.failed, "slow": r.slow,
+		"bad_percent": 100 * float64(r.failed+r.slow) / float64(max(1, r.requests)), "convicted_s": since(r.convicted),
+		"back_s": since(r.back), "all_s": since(r.all), "last_bad_s": since(r.bad), "seen": !r.first.IsZero()}
+	if !r.assigned.IsZero() && !r.first.IsZero() {
+		fields["gateways_s"] = r.first.Sub(r.assigned).Seconds()
+	}
+	return fields
 }
 
 // answer counts one.
@@ -58,6 +64,14 @@ func (r *rollout) answer(reply probe.Reply) {
 	}
 	if fresh {
 		r.fresh++
+		r.begin(time.Now())
+	}
+}
+
+// begin notes when the new revision was first seen to have requests.
+func (r *rollout) begin(now time.Time) {
+	if r.first.IsZero() {
+		r.first = now
 	}
 }
 
@@ -155,15 +169,25 @@ func (r *rollout) look(route *unstructured.Unstructured, now time.Time) {
 	all := cluster.Conditions(route)
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	if r.first.IsZero() && len(traffic) == 2 {
-		r.first = now
+	if r.assigned.IsZero() && len(traffic) == 2 {
+		r.assigned = now
 	}
-	if r.first.IsZero() || len(traffic) != 1 || all["IngressReady"].Status != "True" {
+	if all["IngressReady"].Reason == "RolloutInProgress" {
+		r.begin(now)
+	}
+	if r.first.IsZero() {
 		return
 	}
-	if why := all["AllTrafficAssigned"]; why.Reason == "WentBack" {
+	why := all["AllTrafficAssigned"]
+	if why.Reason == "WentBack" && r.convicted.IsZero() {
+		r.convicted, r.why = now, why.Message
+	}
+	if len(traffic) != 1 || all["IngressReady"].Status != "True" {
+		return
+	}
+	if why.Reason == "WentBack" {
 		if r.back.IsZero() {
-			r.back, r.why = now, why.Message
+			r.back = now
 		}
 	} else if r.all.IsZero() {
 		r.all = now
