@@ -56,6 +56,7 @@ const (
 	RuleErrors    = "errors"    // it fails more
 	RuleStarts    = "starts"    // its pods do not start
 	RuleRequests  = "requests"  // it has not answered enough of them for the last step
+	RuleStep      = "step"      // it has not answered enough of them for the next step
 	RuleSilent    = "silent"    // nobody tells how it does
 	RuleSuspicion = "suspicion" // something speaks against it, too little to convict
 	// RuleUncompared: it fails more than its bound, and there is too little of the old one to tell
@@ -74,11 +75,13 @@ type Decision struct {
 	Old      Tally   `json:"old,omitzero"`
 	New      Tally   `json:"new,omitzero"`
 	Times    Times   `json:"times,omitzero"` // if Of is a quantile
-	// For is how long it has been silent, or a pod has been starting; Bound and Requests are those
-	// of the guard.
-	For      time.Duration `json:"for,omitempty"`
-	Bound    time.Duration `json:"bound,omitempty"`
-	Requests uint64        `json:"requests,omitempty"`
+	// For is how long it has been silent, or a pod has been starting; Bound is that of the guard.
+	For   time.Duration `json:"for,omitempty"`
+	Bound time.Duration `json:"bound,omitempty"`
+	// Requests is how many the new revision needs for the last or the next step, of which it has
+	// Answered.
+	Requests uint64 `json:"requests,omitempty"`
+	Answered uint64 `json:"answered,omitempty"`
 }
 
 // Doubt bounds the chance that a revision that is no worse than the old one ever looks as bad as
@@ -106,7 +109,9 @@ func (d *Decision) Reason() string {
 	case d.Rule == RuleSilent:
 		return fmt.Sprintf("no figures of the revisions came for %s", d.For.Round(time.Second))
 	case d.Rule == RuleRequests:
-		return fmt.Sprintf("the new revision has answered %d of the %d requests that it needs to get all", d.New.Requests, d.Requests)
+		return fmt.Sprintf("the new revision has answered %d of the %d requests that it needs to get all", d.Answered, d.Requests)
+	case d.Rule == RuleStep:
+		return fmt.Sprintf("the new revision has answered %d of the %d requests that it needs at this step", d.Answered, d.Requests)
 	case d.Rule == RuleFine:
 		return fmt.Sprintf("%s; it fails at most %.3g %%", d.charge(), 100*d.Most())
 	case d.Rule == RuleUncompared:
@@ -171,6 +176,9 @@ type Input struct {
 	// step gives it all of them.
 	Share int
 	Last  bool
+	// Least is how many requests the new revision must have answered with this share for the step
+	// that is due; 0 if none is.
+	Least uint64
 	// Old and New are of the same time. Old is of all older revisions together.
 	Old, New Counts
 	// OldStarts and NewStarts say for how long the slowest of the pods that are not ready yet has
@@ -183,6 +191,7 @@ type State struct {
 	// Heard is when figures last came.
 	Heard time.Time `json:"heard,omitzero"`
 	Block Block     `json:"block,omitzero"`
+	Step  Step      `json:"step,omitzero"`
 	// Old and New are of all blocks that have ended.
 	Old Counts `json:"old,omitzero"`
 	New Counts `json:"new,omitzero"`
@@ -194,6 +203,12 @@ type State struct {
 	Slower []Slow `json:"slower,omitempty"`
 	// Back is the decision to go back. There is no other one after it.
 	Back *Decision `json:"back,omitempty"`
+}
+
+// Step is what the new revision has answered with a share.
+type Step struct {
+	Share    int    `json:"share,omitempty"`
+	Requests uint64 `json:"requests,omitempty"`
 }
 
 // Block is a time in which the revisions are compared.
@@ -220,7 +235,7 @@ type Slow struct {
 //	no figures for 10 s                                     wait
 //	evidence of suspicion, or all pods start slowly         wait
 //	more errors than the bound, twice the old one's rate    wait
-//	too few requests for the last step                      wait
+//	too few requests for the last or the next step          wait
 //	anything else                                           go on
 func Decide(g Guard, s State, in Input, now time.Time) (Decision, State) {
 	if !g.On() {
@@ -247,9 +262,13 @@ func (s State) take(g Guard, in Input, now time.Time) State {
 	} else {
 		s.Slower = append([]Slow(nil), s.Slower...)
 	}
+	if s.Step.Share != in.Share {
+		s.Step = Step{Share: in.Share}
+	}
 	if !in.Told {
 		return s
 	}
+	s.Step.Requests += in.New.Requests
 	// A block has one share, because within it each request must have the same chance to come to
 	// the new revision.
 	if s.Block.Since.IsZero() || s.Block.Share != in.Share {
@@ -333,7 +352,7 @@ func beyond(l *wire.Latency, bucket int) (all, above uint64) {
 }
 
 func (s *State) judge(g Guard, in Input, now time.Time) Decision {
-	d := Decision{Rule: RuleFine, Evidence: 1, Old: s.Old.Tally, New: s.New.Tally, Bound: g.Starts, Requests: g.Requests}
+	d := Decision{Rule: RuleFine, Evidence: 1, Old: s.Old.Tally, New: s.New.Tally, Bound: g.Starts}
 	s.accuse(g, &d)
 	silent, enough := now.Sub(s.Heard), float64(max(2, g.tests()))/FalseAlarms
 	slowStart := g.Starts > 0 && in.Told && in.NewStarts > g.Starts
@@ -351,7 +370,9 @@ func (s *State) judge(g Guard, in Input, now time.Time) Decision {
 	case s.Failing.Value() >= enough && s.New.rate() > muchMore*s.Old.rate():
 		d.Verdict, d.Rule, d.Of, d.Times = Wait, RuleUncompared, RuleErrors, Times{}
 	case in.Last && s.New.Requests < g.Requests:
-		d.Verdict, d.Rule = Wait, RuleRequests
+		d.Verdict, d.Rule, d.Requests, d.Answered = Wait, RuleRequests, g.Requests, s.New.Requests
+	case s.Step.Requests < in.Least:
+		d.Verdict, d.Rule, d.Requests, d.Answered = Wait, RuleStep, in.Least, s.Step.Requests
 	default:
 		d.Of, d.Times = "", Times{}
 	}

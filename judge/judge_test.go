@@ -35,7 +35,7 @@ func TestScenarios(t *testing.T) {
 		var s State
 		golden.File(t, file, golden.Blocks(text, func(commands string) string { return play(t, commands, &g, &s, seen) }))
 	})
-	for _, rule := range []string{RuleOff, RuleFine, RuleErrors, RuleStarts, RuleRequests, RuleSilent, RuleSuspicion, RuleUncompared, "p99"} {
+	for _, rule := range []string{RuleOff, RuleFine, RuleErrors, RuleStarts, RuleRequests, RuleStep, RuleSilent, RuleSuspicion, RuleUncompared, "p99"} {
 		if !seen[rule] {
 			t.Errorf("no scenario shows rule %s", rule)
 		}
@@ -97,6 +97,8 @@ func see(t *testing.T, in *Input, word string) {
 		in.Share = int(whole(t, value))
 	case key == "last":
 		in.Last = true
+	case key == "least":
+		in.Least = whole(t, value)
 	case key == "silent":
 		in.Told = false
 	case key == "old-starts":
@@ -169,7 +171,7 @@ func TestAnyOrderOfFigures(t *testing.T) {
 			if r.IntN(20) == 0 {
 				now = now.Add(time.Duration(r.IntN(90)) * time.Second)
 			}
-			in := Input{Told: r.IntN(5) > 0, Share: 1 + r.IntN(3), Last: r.IntN(2) == 0, Old: counts(), New: counts()}
+			in := Input{Told: r.IntN(5) > 0, Share: 1 + r.IntN(3), Last: r.IntN(2) == 0, Least: uint64(r.IntN(2) * r.IntN(60)), Old: counts(), New: counts()}
 			if r.IntN(30) == 0 {
 				in.NewStarts, in.OldStarts = time.Duration(r.IntN(4))*time.Hour/2, time.Duration(r.IntN(4))*time.Hour/2
 			}
@@ -210,13 +212,15 @@ func TestAnyOrderOfFigures(t *testing.T) {
 				t.Fatalf("seed %d: it goes on: %+v", seed, d)
 			case d.Verdict == GoOn && in.Last && d.New.Requests < g.Requests:
 				t.Fatalf("seed %d: it goes on after %d requests", seed, d.New.Requests)
+			case d.Verdict == GoOn && next.Step.Requests < in.Least:
+				t.Fatalf("seed %d: it goes on after %d requests with %d %%", seed, next.Step.Requests, in.Share)
 			case !in.Told && (d.New != read.New.Tally || d.Old != read.Old.Tally) && !back:
 				t.Fatalf("seed %d: nobody told, and it counts", seed)
 			}
 			back = back || d.Verdict == GoBack
 		}
 	}
-	for _, rule := range []string{"go on fine", "wait silent", "wait suspicion", "wait uncompared", "wait starts", "wait requests", "go back errors", "go back starts", "go back p99", "go back p50"} {
+	for _, rule := range []string{"go on fine", "wait silent", "wait suspicion", "wait uncompared", "wait starts", "wait requests", "wait step", "go back errors", "go back starts", "go back p99", "go back p50"} {
 		if reached[rule] < 3 {
 			t.Errorf("%q was reached %d times: %v", rule, reached[rule], reached)
 		}

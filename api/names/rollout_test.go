@@ -7,8 +7,8 @@ import (
 
 func TestStepsOfARollout(t *testing.T) {
 	for text, want := range map[string]string{
-		"1%, 10%, 50%":     "[{1 0s} {10 0s} {50 0s}]",
-		" 1% 30s,10%  5m ": "[{1 30s} {10 5m0s}]",
+		"1%, 10%, 50%":     "[{1 0s 0} {10 0s 0} {50 0s 0}]",
+		" 1% 30s,10%  5m ": "[{1 30s 0} {10 5m0s 0}]",
 		"":                 "refused",
 		"1%,":              "refused",
 		"10%, 10%":         "refused",
@@ -19,6 +19,7 @@ func TestStepsOfARollout(t *testing.T) {
 		"1% 0s":            "refused",
 		"1% soon":          "refused",
 		"1% for 30s":       "refused",
+		"1% requests>5":    "refused", // nobody counts them
 		"1%,2%,3%,4%,5%,6%,7%,8%,9%,10%,11%,12%,13%,14%,15%,16%,17%,18%,19%,20%,21%": "refused",
 	} {
 		steps, fault := RolloutSteps(map[string]string{RolloutStepsAnnotation: text})
@@ -28,6 +29,23 @@ func TestStepsOfARollout(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"1% 30s requests>5, 10% requests>7": "[{1 30s 5} {10 0s 7}]",
+		"1% requests>0":                     "refused",
+		"1% requests>many":                  "refused",
+		"1% requests>5 30s":                 "refused",
+		"1% 30s 30s requests>5":             "refused",
+		"requests>5":                        "refused",
+	} {
+		steps, fault := RolloutSteps(map[string]string{RolloutStepsAnnotation: text, RolloutGuardAnnotation: "on"})
+		got := fmt.Sprint(steps)
+		if fault != nil {
+			got = "refused"
+		}
+		if got != want {
+			t.Errorf("with a guard, %q: %s, want %s", text, got, want)
 		}
 	}
 	if steps, fault := RolloutSteps(nil); steps != nil || fault != nil {

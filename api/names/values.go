@@ -243,14 +243,18 @@ func RolloutOverrule(annotations map[string]string) (o Overrule, fault *apis.Fie
 	return o, apis.ErrInvalidValue(text, spelling, `must be "promote" or "back", and the name of a Revision`)
 }
 
-// RolloutStep is a share of the requests, in percent, and how long a new Revision has it; 0 if the
-// object does not say.
+// RolloutStep is a share of the requests, in percent, how long a new Revision has it, and how many
+// requests it must answer there; 0 if the object does not say.
 type RolloutStep struct {
-	Percent int64
-	For     time.Duration
+	Percent  int64
+	For      time.Duration
+	Requests uint64
 }
 
-const maxRolloutSteps = 20
+const (
+	maxRolloutSteps  = 20
+	maxStepsRequests = 1_000_000
+)
 
 // RolloutSteps reads the shares of a new Revision on the way; none when the object does not say.
 func RolloutSteps(annotations map[string]string) (steps []RolloutStep, fault *apis.FieldError) {
@@ -259,11 +263,12 @@ func RolloutSteps(annotations map[string]string) (steps []RolloutStep, fault *ap
 		return nil, nil
 	}
 	refuse := func(step string) ([]RolloutStep, *apis.FieldError) {
-		return nil, apis.ErrInvalidValue(text, spelling, fmt.Sprintf("%q: must be ascending percentages from 1%% to 99%%, at most %d, each with a time or not, such as \"1%% 30s, 10%%, 50%%\"", step, maxRolloutSteps))
+		return nil, apis.ErrInvalidValue(text, spelling, fmt.Sprintf("%q: must be ascending percentages from 1%% to 99%%, at most %d, each with a time, a number of requests, both or neither, such as \"1%% 30s, 10%% 5m requests>1000, 50%%\"", step, maxRolloutSteps))
 	}
+	counted := false
 	for step := range strings.SplitSeq(text, ",") {
 		words := strings.Fields(step)
-		if len(words) == 0 || len(words) > 2 || len(steps) == maxRolloutSteps {
+		if len(words) == 0 || len(words) > 3 || len(steps) == maxRolloutSteps {
 			return refuse(step)
 		}
 		number, isPercent := strings.CutSuffix(words[0], "%")
@@ -272,12 +277,28 @@ func RolloutSteps(annotations map[string]string) (steps []RolloutStep, fault *ap
 			return refuse(step)
 		}
 		one := RolloutStep{Percent: percent}
-		if len(words) == 2 {
-			if one.For, err = time.ParseDuration(words[1]); err != nil || one.For < time.Second {
+		words = words[1:]
+		if len(words) > 0 {
+			if least, ok := strings.CutPrefix(words[len(words)-1], "requests>"); ok {
+				one.Requests, err = strconv.ParseUint(least, 10, 64)
+				if err != nil || one.Requests < 1 || one.Requests > maxStepsRequests {
+					return refuse(step)
+				}
+				counted, words = true, words[:len(words)-1]
+			}
+		}
+		if len(words) > 1 {
+			return refuse(step)
+		}
+		if len(words) == 1 {
+			if one.For, err = time.ParseDuration(words[0]); err != nil || one.For < time.Second {
 				return refuse(step)
 			}
 		}
 		steps = append(steps, one)
+	}
+	if guard, fault := RolloutGuard(annotations); counted && fault == nil && !guard.On() {
+		return nil, apis.ErrInvalidValue(text, spelling, "requests> is counted by the judge of a rollout: set "+RolloutGuardAnnotation)
 	}
 	return steps, nil
 }

@@ -36,9 +36,11 @@ type Configuration struct {
 }
 
 // Stage is a share of a target's requests, in percent, and for how long the newest revision has it.
+// Requests is how many it must have answered there besides, which its judge sees to.
 type Stage struct {
-	Percent int64
-	For     time.Duration
+	Percent  int64
+	For      time.Duration
+	Requests uint64
 }
 
 // LastStep reports whether the next step gives the newest revision all requests of the target.
@@ -166,15 +168,20 @@ func (c *Configuration) stage(now time.Time) {
 	if len(c.Stages) == 0 {
 		return
 	}
-	share, next, hold := c.Revisions[len(c.Revisions)-1].Percent, c.Percent, time.Duration(0)
-	for _, s := range c.Stages {
-		if at := max(1, s.Percent*c.Percent/100); at > share {
-			next = at
-			break
+	at, next := c.At(c.Stages)
+	c.Step.Size, c.Step.Duration, c.Step.Next = next-c.Revisions[len(c.Revisions)-1].Percent, int64(at.For), now.Add(at.For).UnixNano()
+}
+
+// At returns the stage that the newest revision has reached, zero before the first, and its share
+// at the next one.
+func (c *Configuration) At(stages []Stage) (at Stage, next int64) {
+	for _, s := range stages {
+		if share := max(1, s.Percent*c.Percent/100); share > c.Revisions[len(c.Revisions)-1].Percent {
+			return at, share
 		}
-		hold = s.For
+		at = s
 	}
-	c.Step.Size, c.Step.Duration, c.Step.Next = next-share, int64(hold), now.Add(hold).UnixNano()
+	return at, c.Percent
 }
 
 // settle forgets the pace and the judge of a rollout that is over.

@@ -109,7 +109,7 @@ func TestAHeldRolloutStandsStill(t *testing.T) {
 func TestARolloutInStages(t *testing.T) {
 	goal := func(percent int64) State {
 		w := want(percent, "b")
-		w.Configurations[0].Stages = []Stage{{1, time.Minute}, {10, time.Hour}, {50, 2 * time.Minute}}
+		w.Configurations[0].Stages = []Stage{{1, time.Minute, 0}, {10, time.Hour, 7}, {50, 2 * time.Minute, 0}}
 		return w
 	}
 	for _, row := range []struct {
@@ -139,7 +139,7 @@ func TestARolloutInStages(t *testing.T) {
 	}
 	// A first stage above the first percent comes as soon as the gateways follow.
 	w := want(100, "b")
-	w.Configurations[0].Stages = []Stage{{20, time.Minute}}
+	w.Configurations[0].Stages = []Stage{{20, time.Minute, 0}}
 	s, _ := Advance(want(100, "a"), w, time.Hour, zero)
 	s, _ = Observe(s, time.Hour, zero)
 	if s, again := Advance(s, w, time.Hour, zero); show(s) != "a=80 b=20" || again != time.Minute {

@@ -134,9 +134,12 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		cannot = t.cannot
 	}
 	if len(all) == 0 {
-		all = []judge.Input{{}}
+		all = []judge.Input{{Share: int(c.Revisions[len(c.Revisions)-1].Percent)}}
 	}
-	all[len(all)-1].Last = due && c.LastStep()
+	if due {
+		at, _ := c.At(m.stages)
+		all[len(all)-1].Last, all[len(all)-1].Least = c.LastStep(), at.Requests
+	}
 	rule, why := "", cannot
 	t.held = false
 	if cannot == "" {

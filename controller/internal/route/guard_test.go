@@ -105,6 +105,8 @@ type looks struct {
 	view  func() (*viewv1alpha1.ServiceView, error) // nil while there is no answer
 	route *servingv1.Route
 	state rollout.State
+	// stages are those of the goal.
+	stages []rollout.Stage
 }
 
 func newLooks() *looks {
@@ -127,7 +129,7 @@ func (l *looks) look(t *testing.T, guard string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, reason, again, err := l.verdictOf(t.Context(), l.route, manner{guard: g}, rollout.Parse(l.state.String()))
+	state, reason, again, err := l.verdictOf(t.Context(), l.route, manner{guard: g, stages: l.stages}, rollout.Parse(l.state.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,6 +196,27 @@ func TestTheLastStepWaitsForItsRequests(t *testing.T) {
 	l.state.Configurations[0].Step = rollout.Step{Start: 1, Next: l.clock.UnixNano(), Size: 99, Duration: 1}
 	if got, want := l.look(t, guard), "held true, remembers true, again 2s: the new revision has answered 20 of the 100 requests"; !strings.HasPrefix(got, want) {
 		t.Errorf("when it is due: %s, want %s", got, want)
+	}
+}
+
+func TestAStepWaitsForItsRequests(t *testing.T) {
+	l := newLooks()
+	l.stages = []rollout.Stage{{Percent: 1, For: time.Second, Requests: 50}, {Percent: 10}}
+	l.view = func() (*viewv1alpha1.ServiceView, error) {
+		at := l.clock.Unix()
+		return told(map[string]string{"a": fmt.Sprintf("%d:99/0", at), "b": fmt.Sprintf("%d:20/0", at)}), nil
+	}
+	l.look(t, "errors<1%") // the rollout begins
+	for _, want := range []string{
+		"held true, remembers true, again 2s: the new revision has answered 20 of the 50 requests that it needs at this step",
+		"held true, remembers true, again 2s: the new revision has answered 20 of the 50 requests that it needs at this step", // as first written
+		"held false, remembers true, again 2s: 0 of 60 requests to the new revision failed",
+	} {
+		l.clock = l.clock.Add(time.Second)
+		l.state.Configurations[0].Step = rollout.Step{Start: 1, Next: 1, Size: 9, Duration: 1}
+		if got := l.look(t, "errors<1%"); !strings.HasPrefix(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
 
@@ -388,8 +411,9 @@ func TestAGuardWithoutADurationHasOne(t *testing.T) {
 		{"0s", "on", "", 0, "2m0s []"},
 		{"0s", "on", "", time.Minute, "1m0s []"},
 		{"1h", "on", "", time.Minute, "1h0m0s []"},
-		{"0s", "off", "1% 30s, 10%", 0, "2m0s [{1 30s} {10 1m0s}]"},
-		{"10m", "off", "10%, 50%", 0, "10m0s [{10 5m0s} {50 5m0s}]"},
+		{"0s", "off", "1% 30s, 10%", 0, "2m0s [{1 30s 0} {10 1m0s 0}]"},
+		{"10m", "on", "10% requests>7, 50%", 0, "10m0s [{10 5m0s 7} {50 5m0s 0}]"},
+		{"10m", "off", "10%, 50%", 0, "10m0s [{10 5m0s 0} {50 5m0s 0}]"},
 	} {
 		snapshot.Network.RolloutDuration = row.setting
 		route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
