@@ -8,6 +8,7 @@ package rollout
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -101,6 +102,11 @@ func (s State) InProgress() bool {
 		}
 	}
 	return false
+}
+
+// Held reports whether a judge has a target stand still.
+func (s State) Held() bool {
+	return slices.ContainsFunc(s.Configurations, func(c Configuration) bool { return c.Held })
 }
 
 // Find returns the target of a Configuration with the given tag.

@@ -87,6 +87,9 @@ func TestAHeldRolloutStandsStill(t *testing.T) {
 	if half.Configurations[0].LastStep() {
 		t.Error("60 more are not the last step")
 	}
+	if !half.Held() || want(100, "a").Held() {
+		t.Error("only one of them is held")
+	}
 	s, again := Advance(Parse(half.String()), want(100, "b"), time.Minute, zero.Add(time.Hour))
 	if show(s) != "a=60 b=40" || again != 0 || s.String() != half.String() {
 		t.Errorf("%s, again %v: %s", show(s), again, s)

@@ -160,6 +160,12 @@ func (rs *RouteStatus) MarkIngressRolloutJudged(reason string) {
 		"A gradual rollout of the latest revision(s) is in progress: %s.", reason)
 }
 
+// MarkIngressRolloutHeld says that the judge of a rollout has it stand still, and why.
+func (rs *RouteStatus) MarkIngressRolloutHeld(reason string) {
+	routeConditions().Manage(rs).MarkUnknown(RouteConditionIngressReady, ReasonRolloutInProgress,
+		"A gradual rollout of the latest revision(s) stands still: %s.", reason)
+}
+
 // MarkWentBack says that requests go to an older Revision than the latest one, and why.
 func (rs *RouteStatus) MarkWentBack(latest, serving, why string) {
 	routeConditions().Manage(rs).MarkFalse(RouteConditionAllTrafficAssigned, ReasonWentBack,

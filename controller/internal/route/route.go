@@ -230,10 +230,13 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if !live || !state.InProgress() {
 		return again, nil
 	}
-	if state.reason != "" {
-		route.Status.MarkIngressRolloutJudged(state.reason)
-	} else {
+	switch {
+	case state.reason == "":
 		route.Status.MarkIngressRolloutInProgress()
+	case state.Held():
+		route.Status.MarkIngressRolloutHeld(state.reason)
+	default:
+		route.Status.MarkIngressRolloutJudged(state.reason)
 	}
 	paced, first := rollout.Observe(state.State, m.duration, r.now())
 	if !first {
