@@ -39,8 +39,8 @@ type world struct {
 	broken     string // what was done that must not be
 
 	// How often each event may still come.
-	sleeps, wakes, requests, deaths, cuts, failures, crashes, lates, balks int8
-	ended                                                                  bool
+	sleeps, wakes, requests, deaths, cuts, failures, crashes, lates, balks, busies int8
+	ended                                                                          bool
 }
 
 type queue struct {
@@ -168,6 +168,16 @@ func (w world) steps() (out []step) {
 		}
 	})
 	can("response", w.flying > 0 && !w.frozen, func(w *world) { w.flying-- })
+	can("response that says busy", w.flying > 0 && !w.frozen && w.busies > 0, func(w *world) {
+		w.busies--
+		w.tell(Event{Kind: Busy, For: 1})
+		w.flying--
+	})
+	can("response that says done", w.flying > 0 && !w.frozen && w.pod.BusyUntil > 0, func(w *world) {
+		w.tell(Event{Kind: Busy})
+		w.flying--
+	})
+	can("busy ends", w.pod.BusyUntil > 0, func(w *world) { w.pod.BusyUntil = 0 })
 	can("idle", w.flying == 0 && w.held == 0 && w.pod.State == Resting, func(w *world) { w.tell(Event{Kind: Idle}) })
 	can("hook ends", w.calling != 0, func(w *world) { w.hooked(Event{Kind: Called}) })
 	can("hook fails", w.calling != 0 && w.balks > 0, func(w *world) { w.balks--; w.hooked(Event{Kind: Balked}) })
@@ -267,6 +277,8 @@ func (w world) wrong() string {
 		return "the pod would forward to a frozen container"
 	case w.flying > 0 && w.pod.State >= Dozing:
 		return "a request is in flight in a pod that rests"
+	case w.pod.BusyUntil > 0 && w.pod.State != Awake:
+		return "a pod whose program is busy falls asleep"
 	case w.broken != "":
 		return w.broken
 	case w.flying > 0 && w.calling != 0:
@@ -287,7 +299,7 @@ func (w world) wrong() string {
 // whether all requests end and only a pod that is asleep keeps its containers frozen. known has the
 // results of earlier calls.
 func settles(w world, known map[world]bool) bool {
-	w.sleeps, w.wakes, w.requests, w.deaths, w.cuts, w.failures, w.crashes, w.lates, w.balks, w.ended = 0, 0, 0, 0, 0, 0, 0, 0, 0, true
+	w.sleeps, w.wakes, w.requests, w.deaths, w.cuts, w.failures, w.crashes, w.lates, w.balks, w.busies, w.ended = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, true
 	var passed []world
 	well, found := false, false
 	for len(passed) < 100 {
@@ -296,7 +308,9 @@ func settles(w world, known map[world]bool) bool {
 		}
 		passed = append(passed, w)
 		steps := w.steps()
-		steps = slices.DeleteFunc(steps, func(s step) bool { return s.name == "overdue" || s.name == "idle" || s.name == "pause ends" })
+		steps = slices.DeleteFunc(steps, func(s step) bool {
+			return s.name == "overdue" || s.name == "idle" || s.name == "pause ends" || s.name == "busy ends"
+		})
 		if len(steps) == 0 {
 			well = w.held == 0 && w.flying == 0 && (!w.frozen || w.pod.State == Asleep)
 			break
@@ -324,6 +338,9 @@ func TestEveryInterleaving(t *testing.T) {
 		"a hook after wake":       {pod: Pod{Hooks: Hooks{Wake: true}}, sleeps: 2, wakes: 1, requests: 2, balks: 2, failures: 1},
 		"hooks fail":              {pod: both, sleeps: 2, wakes: 1, requests: 2, balks: 2, failures: 1},
 		"hooks and lost agents":   {pod: both, sleeps: 1, requests: 2, deaths: 1, cuts: 1, balks: 1},
+		"a program is busy":       {sleeps: 3, wakes: 1, requests: 3, busies: 2},
+		"hooks and busy programs": {pod: both, sleeps: 2, wakes: 1, requests: 3, busies: 2, balks: 1},
+		"busy, and a lost agent":  {sleeps: 2, requests: 2, busies: 1, cuts: 1},
 		"one fault after another": {sleeps: 1, requests: 1, deaths: 1, cuts: 1, failures: 1, crashes: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -344,7 +361,7 @@ func (w world) begun() world {
 // after the wake.
 func TestAHundredThousandWakes(t *testing.T) {
 	t.Parallel()
-	again := world{sleeps: 2, wakes: 1, requests: 2, deaths: 1, cuts: 1, failures: 1, lates: 1, balks: 1}
+	again := world{sleeps: 2, wakes: 1, requests: 2, deaths: 1, cuts: 1, failures: 1, lates: 1, balks: 1, busies: 1}
 	w := world{pod: Pod{Hooks: Hooks{Sleep: true, Wake: true}}}.begun()
 	random := rand.New(rand.NewPCG(38, 3))
 	var last []string
@@ -352,7 +369,7 @@ func TestAHundredThousandWakes(t *testing.T) {
 	for wakes, n := 0, 0; wakes < 100_000; n++ {
 		if n%50 == 0 || len(steps) == 0 {
 			w.sleeps, w.wakes, w.requests = again.sleeps, again.wakes, again.requests
-			w.deaths, w.cuts, w.failures, w.lates, w.balks = again.deaths, again.cuts, again.failures, again.lates, again.balks
+			w.deaths, w.cuts, w.failures, w.lates, w.balks, w.busies = again.deaths, again.cuts, again.failures, again.lates, again.balks, again.busies
 		}
 		if steps = slices.DeleteFunc(w.steps(), func(s step) bool { return s.name == "end" }); len(steps) == 0 {
 			continue

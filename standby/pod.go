@@ -70,10 +70,11 @@ const (
 	Overdue                  // WakeTime has passed since Arm
 	Called                   // the hook that was to be called has ended well
 	Balked                   // it has failed: Message.Text says how
+	Busy                     // the program says that it is busy For so long, 0 for no longer
 	End                      // the pod is going away
 )
 
-var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "called", "balked", "end"}
+var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "called", "balked", "busy", "end"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -82,6 +83,7 @@ type Event struct {
 	Kind    Kind
 	Level   Level
 	Message Message
+	For     time.Duration
 	At      time.Duration // since boot
 }
 
@@ -129,6 +131,8 @@ type Pod struct {
 	// Unwilling is until when the pod does not sleep, because Balk: a hook failed.
 	Unwilling time.Duration
 	Balk      string
+	// BusyUntil is until when the pod does not fall asleep, because its program is busy.
+	BusyUntil time.Duration
 
 	connected bool
 	answered  bool // the newest order was answered, or there was none
@@ -150,7 +154,7 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //
 //	state     event                  next      and
 //	Awake     Sleep                  Resting   SayGone
-//	Resting   Wake                   Awake     SayAwake
+//	Resting   Wake, Busy             Awake     SayAwake
 //	          Idle, with a hook      Leaving   CallSleep
 //	          Idle                   Freezing  Send Freeze; if it cannot freeze: Dozing, SayAsleep
 //	Leaving   Request, Wake, End     Leaving   Arm, once
@@ -175,7 +179,9 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //	          Called, Balked         Awake     Release, SayAwake; by Balked unwilling
 //
 // A pod can freeze if Level is not warm and an agent is connected. A hook before sleep is called
-// once in a sleep. A pod that is unwilling does not sleep for HookPause.
+// once in a sleep. A pod that is unwilling does not sleep for HookPause, and one whose program is
+// busy does not fall asleep until it no longer is. Only a response says Busy, and none comes from
+// Dozing on.
 // Nothing is in flight in the states from Dozing on. End leads from Resting and Dozing as Wake
 // does. After End, Sleep does nothing and nothing is announced.
 func (p *Pod) Step(e Event) Do {
@@ -189,7 +195,7 @@ func (p *Pod) Step(e Event) Do {
 func (p *Pod) step(e Event) Do {
 	switch e.Kind {
 	case Sleep:
-		if p.ending || e.At < p.Unwilling {
+		if p.ending || e.At < max(p.Unwilling, p.BusyUntil) {
 			return 0
 		}
 		p.Level, p.Reason = e.Level, ""
@@ -225,6 +231,12 @@ func (p *Pod) step(e Event) Do {
 		return 0
 	case Called, Balked:
 		return p.called(e)
+	case Busy:
+		p.BusyUntil = e.At + e.For
+		if p.State == Resting && e.For > 0 {
+			return p.rouse(Wake)
+		}
+		return 0
 	case Answered:
 		if p.State == Lost {
 			return p.found(e.At)

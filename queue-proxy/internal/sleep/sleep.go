@@ -135,8 +135,11 @@ func (s *Sleeper) RejectedPeers() int64 { return s.refused.Load() }
 func (s *Sleeper) Sleep(level standby.Level) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.o.Clock() < s.pod.Unwilling {
+	switch now := s.o.Clock(); {
+	case now < s.pod.Unwilling:
 		return errors.New("the pod stays awake for " + standby.HookPause.String() + ": " + s.pod.Balk)
+	case now < s.pod.BusyUntil:
+		return errors.New("the pod stays awake: its program says that it is busy for another " + (s.pod.BusyUntil - now).Round(time.Millisecond).String())
 	}
 	s.stepLocked(standby.Event{Kind: standby.Sleep, Level: level})
 	return nil
@@ -148,6 +151,9 @@ func (s *Sleeper) Balked() bool {
 	defer s.mu.Unlock()
 	return s.o.Clock() < s.pod.Unwilling
 }
+
+// Busy tells that the program says that it is busy for so long, 0 for no longer.
+func (s *Sleeper) Busy(long time.Duration) { s.tell(standby.Event{Kind: standby.Busy, For: long}) }
 
 // Wake is the order to wake.
 func (s *Sleeper) Wake() { s.tell(standby.Event{Kind: standby.Wake}) }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -363,6 +364,37 @@ func TestABusyPodDoesNotFallAsleep(t *testing.T) {
 			r.is(standby.Resting)
 			time.Sleep(100 * time.Millisecond)
 		}
+		time.Sleep(2 * time.Second)
+		r.is(standby.Asleep)
+	})
+}
+
+// A program that says that it is busy keeps its pod awake, also one that was told to sleep already,
+// until the time is over or the program says that it is done.
+func TestAPodWhoseProgramIsBusyStaysAwake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.agent(time.Millisecond)
+		r.sleep(standby.Frozen)
+		r.heard(Gone)
+		r.is(standby.Resting)
+		r.Busy(time.Minute)
+		r.is(standby.Awake)
+		r.heard(Awake)
+		time.Sleep(59 * time.Second)
+		if err := r.Sleep(standby.Frozen); err == nil || !strings.Contains(err.Error(), "busy for another 1s") {
+			t.Errorf("the order was answered %v", err)
+		}
+		r.is(standby.Awake)
+		time.Sleep(time.Second)
+		r.sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Asleep)
+		r.Wake()
+		time.Sleep(2 * time.Second)
+		r.Busy(time.Hour)
+		r.Busy(0)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Asleep)
 	})
