@@ -40,6 +40,9 @@ type Sidecar struct {
 	Standby *standby.Level
 	// SleepHook and WakeHook are called before the pod sleeps and after it woke, nil for none.
 	SleepHook, WakeHook *standby.Hook
+	// BusyFor bounds for how long a response may say in HeaderBusy that the program is busy; 0 lets
+	// none say it.
+	BusyFor time.Duration
 
 	Activators string // host:port, "" for no announcements
 	Autoscaler string // host:port, "" for no reports
@@ -156,6 +159,7 @@ func (s *Sidecar) variables() []variable {
 		of("EBB_STANDBY", &s.Standby, readLevel, showLevel),
 		of("EBB_STANDBY_SLEEP_HOOK", &s.SleepHook, readHook, showHook),
 		of("EBB_STANDBY_WAKE_HOOK", &s.WakeHook, readHook, showHook),
+		of("EBB_BUSY_FOR", &s.BusyFor, readDuration, time.Duration.String).spare(),
 		text("EBB_ACTIVATORS", &s.Activators),
 		text("EBB_AUTOSCALER", &s.Autoscaler),
 		text(EnvKey, &s.Key),

@@ -69,7 +69,7 @@ type Busy uint8
 // The reasons. Of these, only BusyTold keeps a pod from being deleted.
 const (
 	NotBusy    Busy = iota
-	BusyTold        // its program says that it is busy, which no queue-proxy reports yet
+	BusyTold        // its program says that it is busy
 	BusyBalked      // a hook of its standby failed
 )
 

@@ -13,6 +13,11 @@ import (
 // "waiting=3, running=8". Queue-proxy removes it where the revision scales by it.
 const HeaderLoad = "Ebb-Load"
 
+// HeaderBusy is the field of a response by which a user container says for how long it will be busy
+// although no request is open: a duration such as 90s, or 0 when it no longer is. Queue-proxy
+// removes it where the revision's annotation busy-for allows it.
+const HeaderBusy = "Ebb-Busy"
+
 // MaxTold is how many metrics a user container may tell.
 const MaxTold = 4
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/wire"
 )
 
 // Annotation is an annotation that Ebb reads or writes. Parsers have its older spellings and its
@@ -129,6 +130,8 @@ var Annotations = slices.Concat([]Annotation{
 		Effect: "An HTTP call to the program before a pod sleeps. If it fails, the pod stays awake."},
 	{Key: StandbyWakeHookAnnotation, On: onTemplate, Values: hookValues, Default: "none",
 		Effect: "An HTTP call to the program after a pod woke, before it gets a request."},
+	{Key: BusyForAnnotation, On: onTemplate, Values: duration(time.Second, MaxBusyFor, false), Default: "none",
+		Effect: "How long a response's `" + wire.HeaderBusy + "` keeps its pod at most from sleeping and from being scaled away. Class " + ClassKPA + " only."},
 	{Key: StandbyScheduleAnnotation, On: onLive, Values: Values{Text: "a schedule such as 0 8 * * 1-5 for 10h = 2"}, Default: "none",
 		Effect: "How many pods are at least asleep at a time."},
 

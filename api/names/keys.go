@@ -200,6 +200,9 @@ const (
 	// it sleeps and after it woke; see standby.Hook.
 	StandbySleepHookAnnotation = EbbAutoscalingGroup + "/standby-sleep-hook"
 	StandbyWakeHookAnnotation  = EbbAutoscalingGroup + "/standby-wake-hook"
+	// BusyForAnnotation lets the program say that it is busy although no request is open, and
+	// bounds for how long; see wire.HeaderBusy.
+	BusyForAnnotation = EbbAutoscalingGroup + "/busy-for"
 	// StandbyScheduleAnnotation and MinScaleScheduleAnnotation are read on Services and
 	// Configurations, too, where a change makes no new revision.
 	StandbyScheduleAnnotation  = EbbAutoscalingGroup + "/standby-schedule"

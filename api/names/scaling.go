@@ -20,6 +20,7 @@ const (
 	MaxStableWindow      = time.Hour
 	MaxScaleDownDelay    = time.Hour
 	MaxRetention         = time.Hour
+	MaxBusyFor           = 24 * time.Hour
 	MinTarget            = 0.01
 	MinActivationScale   = 2
 	MinPanicThreshold    = 110
@@ -64,6 +65,9 @@ type Scaling struct {
 
 	Standby Standby
 	Startup Startup
+	// BusyFor bounds for how long a program may say that it is busy although no request is open; 0
+	// lets it not say that.
+	BusyFor time.Duration
 	// Buffer is how many more pods than are busy are kept.
 	Buffer int32
 	// StandbySchedule and MinScaleSchedule say how many pods are at least asleep, and at least
@@ -106,6 +110,7 @@ func (r *reader) scaling(c *rules.Config) Scaling {
 
 		Standby:          r.standby(a),
 		Startup:          r.startup(a),
+		BusyFor:          ptr.Deref(r.duration(BusyForAnnotation), 0),
 		Buffer:           ptr.Deref(r.int32(ScaleBufferAnnotation), 0),
 		StandbySchedule:  r.schedule(StandbyScheduleAnnotation),
 		MinScaleSchedule: r.schedule(MinScaleScheduleAnnotation),
@@ -170,7 +175,15 @@ func ValidateScaling(annotations map[string]string, c *rules.Config) *apis.Field
 
 // validate says which annotations contradict each other, or the settings.
 func (s Scaling) validate(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
-	return validateClass(s, annotations, limits).Also(validateScales(s, annotations, limits), validateMetrics(s, annotations, limits), s.Standby.validate(limits), s.Startup.validate(limits))
+	return validateClass(s, annotations, limits).Also(validateScales(s, annotations, limits), validateMetrics(s, annotations, limits), s.Standby.validate(limits), s.Startup.validate(limits), s.validateBusy())
+}
+
+func (s Scaling) validateBusy() *apis.FieldError {
+	if s.BusyFor == 0 || s.Class == ClassKPA || s.Class == "" {
+		return nil
+	}
+	return &apis.FieldError{Message: "cannot be combined", Paths: []string{BusyForAnnotation, ClassAnnotation},
+		Details: fmt.Sprintf("only the class %s keeps pods whose program says that it is busy", ClassKPA)}
 }
 
 func validateClass(s Scaling, annotations map[string]string, limits rules.Autoscaling) (errs *apis.FieldError) {

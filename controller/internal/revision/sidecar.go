@@ -77,6 +77,9 @@ func toldOf(rev *servingv1.Revision, m names.Spec, containers []corev1.Container
 	t.Revision = rev.Name
 	t.Port, t.UserPort = int(dataPort(rev)), int(port)
 	t.Limits, t.Records, t.Told = m.Limits, m.Records, m.Scaling.WireTold(port)
+	if m.Scaling.Class == names.ClassKPA { // nobody else keeps busy pods
+		t.BusyFor = m.Scaling.BusyFor
+	}
 	t.DetectHTTP2 = s.Features.Enabled(rules.KeyAutodetectHTTP2)
 	// The trailing dots spare the resolver its search list: one look-up each.
 	t.Autoscaler = fmt.Sprintf("autoscaler.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortStats)

@@ -60,7 +60,10 @@ type Chain struct {
 	Await func(ctx context.Context, patient bool) bool
 	// Asleep says that the pod sleeps. Its container is not asked then, for nobody; nil if the pod
 	// never sleeps.
-	Asleep    func() bool
+	Asleep func() bool
+	// Busy says that responses may say that the program is busy. Requests lose that field then, so
+	// that no client says it through a program that sends fields back.
+	Busy      bool
 	Observers []Observer
 	Tracer    *tracing.Tracer // nil traces nothing
 
@@ -219,6 +222,9 @@ func (c *Chain) edit(r *forward.Request, p *pass) {
 	r.DelHeader(wire.HeaderProxyRequest)
 	r.DelHeader(wire.HeaderNetworkHash)
 	r.DelHeader(wire.HeaderDirectLB)
+	if c.Busy {
+		r.DelHeader(wire.HeaderBusy)
+	}
 	if host, sent := r.Header(wire.HeaderOriginalHost), r.HasHeader(wire.HeaderOriginalHost); sent {
 		if forward.ValidHost(host) {
 			r.SetHost(host)

@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ebb.dev/ebb/forward"
@@ -80,6 +81,8 @@ type Sidecar struct {
 	token     func() string     // of the revision; "" while there is none
 	recorder  *records.Recorder // of records of requests; nil for none
 	board     *told.Board       // of what the container tells; nil for one that tells nothing
+	work      *told.Busy        // until when it is busy; nil for one that may not say so
+	misspoke  atomic.Bool       // it said so in a way that is not understood
 	// For a revision that sleeps, else nil.
 	sleeper     *sleep.Sleeper
 	stopSleeper context.CancelFunc
@@ -169,7 +172,7 @@ func (s *Sidecar) build() error {
 	}
 	c := &chain.Chain{
 		Namespace: cfg.Namespace, Revision: cfg.Revision,
-		Gate: s.gate, User: s.user, Ready: s.ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen,
+		Gate: s.gate, User: s.user, Ready: s.ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen, Busy: cfg.BusyFor > 0,
 		Activator: s.announcer.Activator,
 		Timeouts:  forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout, Action: action},
 	}
@@ -191,10 +194,10 @@ func (s *Sidecar) build() error {
 		return err
 	}
 	s.reporter = &stat.Reporter{
-		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: s.token, Autoscaler: cfg.Autoscaler, Logf: logf,
+		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: s.token, Autoscaler: cfg.Autoscaler, Logf: logf, Busy: s.busy,
 	}
 	if s.sleeper != nil {
-		s.reporter.Asleep, s.reporter.Busy = s.depth, s.busy
+		s.reporter.Asleep = s.depth
 	}
 	s.hear()
 	return s.listenBeside()

@@ -111,8 +111,11 @@ func (s *Sidecar) depth() uint8 {
 }
 
 // busy says why the pod is not to sleep.
-func (s *Sidecar) busy(time.Time) wire.Busy {
-	if s.sleeper != nil && s.sleeper.Balked() {
+func (s *Sidecar) busy(now time.Time) wire.Busy {
+	switch {
+	case s.work != nil && s.work.Now(now):
+		return wire.BusyTold
+	case s.sleeper != nil && s.sleeper.Balked():
 		return wire.BusyBalked
 	}
 	return wire.NotBusy

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -98,6 +99,9 @@ func standbyRig(t *testing.T, more func(*wire.Sidecar)) (*rig, *fakeAgent, chan 
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
 		if a := agent.Load(); a != nil && a.frozen.Load() {
 			t.Errorf("%s %s reached a frozen container", r.Method, r.URL)
+		}
+		for _, busy := range append(r.URL.Query()["busy"], r.Header.Values(wire.HeaderBusy)...) {
+			w.Header().Add(wire.HeaderBusy, busy)
 		}
 		io.WriteString(w, "hello")
 	}, func(c *wire.Sidecar) {
@@ -206,6 +210,49 @@ func TestAProgramWithHooksIsCalled(t *testing.T) {
 	if !strings.Contains(text.Body.String(), `hook="sleep"} 1`) {
 		t.Errorf("the metrics do not count the failure:\n%s", text.Body)
 	}
+}
+
+func TestAPodWhoseProgramSaysThatItIsBusyDoesNotSleep(t *testing.T) {
+	r, agent, heard := standbyRig(t, func(c *wire.Sidecar) { c.BusyFor = time.Hour })
+	if r.get("/", wire.HeaderBusy, "1h"); r.busy(time.Now()) != wire.NotBusy {
+		t.Error("a client's word counts where the program sends fields back")
+	}
+	if status, _, header := r.get("/?busy=1m&busy=8760h&busy=x&busy=2m"); status != 200 || header.Get(wire.HeaderBusy) != "" {
+		t.Errorf("the client got %d %v", status, header)
+	}
+	if left := time.Until(r.work.Until()); left > time.Hour || left < 59*time.Minute {
+		t.Errorf("busy for another %s", left)
+	}
+	if status := order(t, r, "frozen", podToken); status != http.StatusConflict {
+		t.Errorf("the order was answered %d", status)
+	}
+	if stat := scrape(t, r); stat.Busy != wire.BusyTold || stat.Asleep != 0 {
+		t.Errorf("the pod reports %+v", stat)
+	}
+	r.get("/?busy=soon")
+	if r.busy(time.Now()) != wire.BusyTold {
+		t.Error("a word that is not understood ended the time")
+	}
+	r.get("/?busy=0")
+	fallAsleep(t, r, "frozen", heard)
+	if !agent.frozen.Load() || r.busy(time.Now()) != wire.NotBusy {
+		t.Error("the pod does not sleep after its program was done")
+	}
+}
+
+// scrape waits until the pod has reported once, as it does each second.
+func scrape(t *testing.T, r *rig) wire.Stat {
+	t.Helper()
+	return eventually.Seen(t, "the pod reports", func() (wire.Stat, bool) {
+		resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("load reports"))) + wire.PathMetrics)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		stat, err := wire.DecodeStat("", text)
+		return stat, err == nil && stat.Busy != wire.NotBusy
+	})
 }
 
 func TestLivenessDoesNotKillAPodThatSleeps(t *testing.T) {

@@ -8,20 +8,31 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// hear takes what the container tells of its load.
+// hear takes what the container tells of its load, and that it is busy.
 func (s *Sidecar) hear() {
-	if len(s.cfg.Told) == 0 {
-		return
+	if len(s.cfg.Told) > 0 {
+		s.board = told.New(s.cfg.Told)
+		s.reporter.Told = func(now time.Time) wire.Told { return s.board.Told(now, s.gate.Inside()) }
+		if s.board.HasHeader() {
+			s.server.StripResponse = append(s.server.StripResponse, wire.HeaderLoad)
+		}
 	}
-	s.board = told.New(s.cfg.Told)
-	s.reporter.Told = func(now time.Time) wire.Told { return s.board.Told(now, s.gate.Inside()) }
-	if !s.board.HasHeader() {
-		return
+	if s.cfg.BusyFor > 0 {
+		s.work = &told.Busy{Most: s.cfg.BusyFor}
+		if s.sleeper != nil {
+			s.work.Changed = s.sleeper.Busy
+		}
+		s.server.StripResponse = append(s.server.StripResponse, wire.HeaderBusy)
 	}
-	s.server.StripResponse = append(s.server.StripResponse, wire.HeaderLoad)
 	s.server.Stripped = func(name, value string) {
-		if strings.EqualFold(name, wire.HeaderLoad) {
+		switch {
+		case strings.EqualFold(name, wire.HeaderLoad):
 			s.board.Header(value, time.Now())
+		case strings.EqualFold(name, wire.HeaderBusy):
+			if !s.work.Header(value, time.Now()) && s.misspoke.CompareAndSwap(false, true) {
+				s.log.Warn("the container said for how long it is busy in a way that is not understood; such responses are ignored, and not logged again",
+					"header", wire.HeaderBusy, "value", strings.Clone(value[:min(len(value), 40)]), "want", "a duration such as 90s, or 0")
+			}
 		}
 	}
 }

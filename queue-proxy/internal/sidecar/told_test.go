@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
+	"time"
 
 	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
@@ -42,8 +43,14 @@ func TestWhatTheContainerTellsIsReportedAndNotShownToClients(t *testing.T) {
 }
 
 func TestAHeaderThatNobodyScalesByReachesTheClient(t *testing.T) {
-	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Ebb-Load", "waiting=3") }, nil)
-	if _, _, header := r.get("/"); header.Get("Ebb-Load") != "waiting=3" {
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Ebb-Load", "waiting=3")
+		w.Header().Set("Ebb-Busy", "1m")
+	}, nil)
+	if _, _, header := r.get("/"); header.Get("Ebb-Load") != "waiting=3" || header.Get("Ebb-Busy") != "1m" {
 		t.Errorf("the client got %v", header)
+	}
+	if busy := r.busy(time.Now()); busy != wire.NotBusy {
+		t.Errorf("a pod that may not say so is busy: %d", busy)
 	}
 }

@@ -1,0 +1,52 @@
+package told
+
+import (
+	"strings"
+	"sync"
+	"time"
+)
+
+// Busy knows until when the program says that it is busy, in the field wire.HeaderBusy of its
+// responses.
+type Busy struct {
+	// Most bounds for how long one response may say that.
+	Most time.Duration
+	// Changed, if set, is told of each word that counts: for how long the program is busy now, 0
+	// for no longer. It is called with one word at a time.
+	Changed func(left time.Duration)
+
+	mu    sync.Mutex
+	until time.Time
+}
+
+// Header takes the field of a response, a duration such as 90s. Of several, the one that ends last
+// counts, because each may be of a job of its own. 0 ends all. It reports false for what is no such
+// duration, which changes nothing.
+func (b *Busy) Header(text string, now time.Time) bool {
+	if len(text) > maxNumber { // an error would carry it to the heap
+		return false
+	}
+	said, err := time.ParseDuration(strings.TrimSpace(text))
+	if err != nil || said < 0 {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if until := now.Add(min(said, b.Most)); said == 0 || until.After(b.until) {
+		b.until = until
+	}
+	if b.Changed != nil {
+		b.Changed(b.until.Sub(now))
+	}
+	return true
+}
+
+// Until is when the program is no longer busy.
+func (b *Busy) Until() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.until
+}
+
+// Now reports whether the program is busy.
+func (b *Busy) Now(now time.Time) bool { return now.Before(b.Until()) }
