@@ -47,6 +47,8 @@ type Config struct {
 	// Buffer is how many more pods than busy ones are kept while there is load. With standby they
 	// sleep.
 	Buffer int32
+	// BusyFor bounds for how long a program may say that it is busy; 0 lets it not say that.
+	BusyFor time.Duration
 	// MinSchedule, if set, raises Zero.Min at its times.
 	MinSchedule Schedule
 }
@@ -110,6 +112,8 @@ type Explanation struct {
 	// stay asleep and why. Without it, Keep is nil.
 	Awake int32
 	Keep  *keep.Decision
+	// Busy is how many pods are kept because their programs say that they are busy.
+	Busy int32
 }
 
 // Rule is the rule that determined the outcome.
@@ -169,6 +173,9 @@ type Revision struct {
 	zero     zero.State
 	adaptive decide.Adaptive
 	history  keep.History
+	// busy is how many pods have a busy program, busyAt when one was seen last.
+	busy   held
+	busyAt time.Time
 	// awake is how many pods were to be awake last, looked when pods were last asked whether they
 	// sleep.
 	awake  held
@@ -228,12 +235,13 @@ func (r *Revision) Found(replicas int32) { r.ordered, r.driftedAt = replicas, ti
 // ticks, which may only raise the scale.
 func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	d := r.evaluate(now, between)
-	step := r.step(&d, now)
-	out := Outcome{Explanation: Explanation{Decision: d, Step: step, Awake: r.awake.value}, Replicas: r.ordered, From: r.ordered,
+	busy := r.occupied(now)
+	step := r.step(&d, busy, now)
+	out := Outcome{Explanation: Explanation{Decision: d, Step: step, Awake: r.awake.value, Busy: busy}, Replicas: r.ordered, From: r.ordered,
 		Counts: r.counts, Epoch: r.prober.epoch}
 	if step.Apply {
 		total := int32(0)
-		total, out.Awake, out.Keep = r.divide(&d, step.Replicas, budget, now)
+		total, out.Awake, out.Keep = r.divide(&d, step.Replicas, busy, budget, now)
 		out.Replicas = r.withinBudget(total, budget, now)
 		out.Urgent = total != r.ordered && r.counts.Ready == 0 && step.Replicas > 0
 	}
@@ -268,7 +276,7 @@ func (r *Revision) wakes(s Status, now time.Time) bool {
 }
 
 // step decides about zero, and between the bounds of the scale.
-func (r *Revision) step(d *decide.Decision, now time.Time) zero.Step {
+func (r *Revision) step(d *decide.Decision, busy int32, now time.Time) zero.Step {
 	excess := d.ExcessBurst
 	if d.Desired == decide.NoDecision {
 		excess = decide.InitialExcessBurst(r.config.Formula, r.config.Zero.Initial)
@@ -280,7 +288,7 @@ func (r *Revision) step(d *decide.Decision, now time.Time) zero.Step {
 	active := r.zero.Active
 	var step zero.Step
 	step, r.zero = zero.Decide(bounds, r.zero, zero.Input{Desired: d.Desired, ExcessBurst: excess,
-		Ready: r.counts.Ready + r.counts.Asleep, Probe: r.prober.answer}, now)
+		Ready: r.counts.Ready + r.counts.Asleep, Busy: busy, Probe: r.prober.answer}, now)
 	if active != r.zero.Active {
 		r.prober.epoch++
 	}

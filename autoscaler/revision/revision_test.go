@@ -75,7 +75,8 @@ func TestSampleSize(t *testing.T) {
 func TestASampleStandsForAllPods(t *testing.T) {
 	sample := []wire.Stat{{AverageConcurrent: 5, AverageProxiedConcurrent: 1, Requests: 10, ProxiedRequests: 4, Queued: 2, Completed: 7, BusySeconds: 1.5},
 		{AverageConcurrent: 1, AverageProxiedConcurrent: 3}} // counted at different times
-	want := Scrape{Report: decide.Report{Concurrency: 12, RequestsPerSecond: 18, ProxiedConcurrency: 6, ProxiedRequests: 12, Queued: 6}, Completed: 21, BusySeconds: 4.5, Ready: 6}
+	sample[1].Busy = wire.BusyTold
+	want := Scrape{Busy: 3, Report: decide.Report{Concurrency: 12, RequestsPerSecond: 18, ProxiedConcurrency: 6, ProxiedRequests: 12, Queued: 6}, Completed: 21, BusySeconds: 4.5, Ready: 6}
 	if got := Extrapolate(sample, 6); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -15,6 +15,8 @@ type Scrape struct {
 	Report decide.Report
 	// Completed and BusySeconds are for all pods, as Report is.
 	Completed, BusySeconds float64
+	// Busy is how many pods have a program that says that it is busy, for a sample about how many.
+	Busy int32
 	// Told is what each pod of the sample tells, nil if none tells anything.
 	Told []wire.Told
 	// Ready is how many pods the sample stands for.
@@ -51,6 +53,7 @@ func Extrapolate(sample []wire.Stat, ready int) Scrape {
 		return Scrape{}
 	}
 	var s Scrape
+	busy := 0
 	for i := range sample {
 		one := &sample[i]
 		s.Report.Concurrency += math.Max(0, one.AverageConcurrent-one.AverageProxiedConcurrent)
@@ -60,6 +63,9 @@ func Extrapolate(sample []wire.Stat, ready int) Scrape {
 		s.Report.Queued += one.Queued
 		s.Completed += one.Completed
 		s.BusySeconds += one.BusySeconds
+		if one.Busy == wire.BusyTold {
+			busy++
+		}
 		if one.Told.Known != 0 && s.Told == nil {
 			s.Told = make([]wire.Told, len(sample))
 		}
@@ -69,6 +75,7 @@ func Extrapolate(sample []wire.Stat, ready int) Scrape {
 	}
 	s.Ready = ready
 	factor := float64(ready) / float64(len(sample))
+	s.Busy = int32(math.Ceil(float64(busy) * factor))
 	for _, f := range [...]*float64{&s.Report.Concurrency, &s.Report.RequestsPerSecond, &s.Report.ProxiedConcurrency,
 		&s.Report.ProxiedRequests, &s.Report.Queued, &s.Completed, &s.BusySeconds} {
 		*f *= factor
@@ -87,6 +94,7 @@ func (r *Revision) Scraped(s Scrape, now time.Time) (wrong int) {
 		return 0
 	}
 	wrong = r.tell(s, now)
+	r.occupy(s, now)
 	r.noteQueue(s.Report)
 	formula := &r.config.Formula
 	if r.config.Adaptive && formula.Metric == decide.Concurrency {
@@ -119,6 +127,34 @@ func (r *Revision) tell(s Scrape, now time.Time) (wrong int) {
 		}
 	}
 	return wrong
+}
+
+// busyHold is for how long a sample must have had fewer busy pods before fewer are kept: one that
+// misses the only busy pod is likely, all of a minute are not.
+const busyHold = time.Minute
+
+// occupy takes how many pods have a program that says that it is busy.
+func (r *Revision) occupy(s Scrape, now time.Time) {
+	if r.config.BusyFor <= 0 {
+		return
+	}
+	if s.Busy > 0 {
+		r.busyAt = now
+	}
+	hold := busyHold
+	if SampleSize(s.Ready) == s.Ready {
+		hold = 0
+	}
+	r.busy.need(s.Busy, hold, now)
+}
+
+// occupied is how many pods are kept because their programs say that they are busy: never more than
+// there are, and not for longer than the last one seen may have said it.
+func (r *Revision) occupied(now time.Time) int32 {
+	if r.config.BusyFor <= 0 || now.Sub(r.busyAt) >= r.config.BusyFor {
+		r.busy = held{}
+	}
+	return min(r.busy.value, r.counts.Ready+r.counts.Lapsed)
 }
 
 // awaitScrape marks the seconds that the next scrape has yet to report: since it was due, while it

@@ -85,7 +85,7 @@ func (h *held) need(n int32, after time.Duration, now time.Time) int32 {
 
 // divide divides a scale into pods that are awake and pods that sleep. total is the scale of both
 // together; kept says why how many sleep, nil without standby.
-func (r *Revision) divide(d *decide.Decision, want int32, budget *Budget, now time.Time) (total, awake int32, kept *keep.Decision) {
+func (r *Revision) divide(d *decide.Decision, want, busy int32, budget *Budget, now time.Time) (total, awake int32, kept *keep.Decision) {
 	used, spare := min(r.used(d, want), want), int32(0)
 	if used > 0 {
 		spare = r.config.Buffer
@@ -95,7 +95,7 @@ func (r *Revision) divide(d *decide.Decision, want int32, budget *Budget, now ti
 		r.ask(budget, 0, 0)
 		return r.bounded(used+spare, want), r.awake.value, nil
 	}
-	awake = r.toBeAwake(d, want, now)
+	awake = r.toBeAwake(d, want, busy, now)
 	used = min(awake, used)
 	idle := awake - used // awake, and not needed by the load
 	r.history.Begin(max(want, r.counts.Ready+r.counts.Asleep), now)
@@ -121,10 +121,10 @@ func (r *Revision) divide(d *decide.Decision, want int32, budget *Budget, now ti
 	return total, awake, &k
 }
 
-// toBeAwake is how many pods are to be awake: those that the load of the last seconds takes, and
-// the last one until requests reach the activators.
-func (r *Revision) toBeAwake(d *decide.Decision, want int32, now time.Time) int32 {
-	awake := r.awake.need(min(r.needed(d, want), want), r.config.Standby.After, now)
+// toBeAwake is how many pods are to be awake: those that the load of the last seconds takes, those
+// whose programs are busy, and the last one until requests reach the activators.
+func (r *Revision) toBeAwake(d *decide.Decision, want, busy int32, now time.Time) int32 {
+	awake := r.awake.need(min(max(r.needed(d, want), busy), want), r.config.Standby.After, now)
 	if awake == 0 && want > 0 && !r.sheltered(now) {
 		awake = 1
 	}

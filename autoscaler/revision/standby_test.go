@@ -18,6 +18,8 @@ type village struct {
 	counts Counts
 	load   float64 // requests in flight, all through activators
 	rate   float64 // of requests
+	busy   int32   // pods whose programs say that they are busy
+	deaf   bool    // no pod answers
 	// written counts scales, woken and slept pods.
 	written, woken, slept int32
 	last                  Outcome
@@ -44,7 +46,7 @@ func (v *village) run(d time.Duration) {
 		v.Record(report, v.now)
 		scrape, decide := v.Ring(v.now, v.now)
 		if scrape {
-			v.Scraped(Scrape{}, v.now)
+			v.Scraped(Scrape{Failed: v.deaf, Busy: min(v.busy, v.counts.Ready), Ready: int(v.counts.Ready)}, v.now)
 		}
 		if decide {
 			v.obey(v.Decide(v.now, false, v.budget))
@@ -379,6 +381,121 @@ func TestASupersededRevisionKeepsNoPodAsleep(t *testing.T) {
 			v.run(10 * time.Second)
 			v.want("a request after all", 1, 0)
 		})
+	}
+}
+
+// A program that says that it is busy keeps its pod awake, without a request and without a Route,
+// and no longer than it may say that.
+func TestPodsWhoseProgramsAreBusyStayAwake(t *testing.T) {
+	for name, c := range map[string]struct {
+		standby, unreachable bool
+	}{
+		"without standby": {},
+		"with standby":    {standby: true},
+		"without a Route": {standby: true, unreachable: true},
+		"without both":    {unreachable: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVillage(t, func(to *Config) {
+				to.BusyFor = 10 * time.Minute
+				if !c.standby {
+					to.Standby = nil
+				}
+			})
+			begin := func() {
+				t.Helper()
+				v.load, v.busy = 20, 2
+				v.run(2 * time.Minute)
+				if v.counts.Ready != 3 {
+					t.Fatalf("at work: %+v (%s)", v.counts, v.last.Reason())
+				}
+				v.load = 0
+				if c.unreachable {
+					to := *v.Revision.config
+					to.Zero.Unreachable, to.Formula.Reachable = true, false
+					v.Update(&to)
+				}
+			}
+			begin()
+			v.run(20 * time.Minute)
+			if v.counts.Ready != 2 || v.last.Busy != 2 {
+				t.Fatalf("two are busy, and %+v (%s)", v.counts, v.last.Reason())
+			}
+			if v.last.Status.Active != zero.Yes {
+				t.Errorf("active: %v (%s)", v.last.Status.Active, v.last.Reason())
+			}
+			v.busy = 1
+			v.run(2 * time.Minute)
+			if v.counts.Ready != 1 {
+				t.Fatalf("one is busy, and %+v (%s)", v.counts, v.last.Reason())
+			}
+			v.busy = 0
+			v.run(3 * time.Minute)
+			if v.counts.Ready != 0 {
+				t.Fatalf("none is busy, and %+v (%s)", v.counts, v.last.Reason())
+			}
+			begin()
+			v.deaf = true
+			v.run(9 * time.Minute)
+			if v.counts.Ready < 2 || v.last.Busy != 2 {
+				t.Fatalf("two may be busy, and %d are kept of %+v (%s)", v.last.Busy, v.counts, v.last.Reason())
+			}
+			v.run(2 * time.Minute)
+			if v.last.Busy != 0 {
+				t.Fatalf("none can be busy any more, and %d are kept (%s)", v.last.Busy, v.last.Reason())
+			}
+		})
+	}
+}
+
+// The next owner has not asked the pods when it decides first.
+func TestBusyPodsAreHandedOver(t *testing.T) {
+	change := func(c *Config) { c.BusyFor, c.Standby = time.Hour, nil }
+	v := newVillage(t, change)
+	v.load, v.busy = 20, 2
+	v.run(2 * time.Minute)
+	v.load = 5
+	v.run(5 * time.Minute)
+	v.want("one is at work, two are busy", 2, 0)
+	for _, behind := range []time.Duration{0, 500 * time.Millisecond} {
+		next := newVillage(t, change)
+		next.SetCounts(v.counts)
+		if !next.Import(v.Export(v.now), behind, v.now) {
+			t.Fatalf("behind by %s: the state is refused", behind)
+		}
+		if out := next.Decide(v.now, false, nil); out.Replicas != 2 {
+			t.Errorf("behind by %s: two are busy, and %d pods are ordered (%s)", behind, out.Replicas, out.Reason())
+		}
+	}
+}
+
+func TestBusyPodsOfASample(t *testing.T) {
+	c := config()
+	c.BusyFor = time.Hour
+	r, now := New(c, Counts{Ready: 100}, epoch), epoch
+	answer := func(s Scrape) int32 {
+		now = now.Add(time.Second)
+		r.Scraped(s, now)
+		return r.occupied(now)
+	}
+	if got := answer(Scrape{Busy: 8, Ready: 100}); got != 8 {
+		t.Errorf("8 of 100 are busy, %d stay", got)
+	}
+	for range 60 {
+		if got := answer(Scrape{Ready: 100}); got != 8 {
+			t.Fatalf("a sample that missed them after %s: %d stay", now.Sub(epoch), got)
+		}
+	}
+	if got := answer(Scrape{Ready: 100}); got != 0 {
+		t.Errorf("all samples of a minute missed them: %d stay", got)
+	}
+	answer(Scrape{Busy: 8, Ready: 100})
+	r.SetCounts(Counts{Ready: 3, Lapsed: 1})
+	if got := r.occupied(now); got != 4 {
+		t.Errorf("4 pods are left, %d stay", got)
+	}
+	if got := answer(Scrape{Busy: 1, Ready: 4}); got != 1 {
+		t.Errorf("all were asked, 1 is busy, %d stay", got)
 	}
 }
 

@@ -32,6 +32,10 @@ type State struct {
 	// without standby. Of a status, Keep has only the histograms.
 	Keep  keep.State
 	Awake int32
+	// Busy is how many pods have a busy program, BusyAt when one was seen last. A process that
+	// starts from a status keeps the scale found there until it has asked the pods.
+	Busy   int32
+	BusyAt time.Time
 }
 
 // Export returns what this process knows.
@@ -40,6 +44,9 @@ func (r *Revision) Export(now time.Time) State {
 		Formula: r.formula, Windows: r.series.Export(), Told: r.series.ExportTold()}
 	if r.config.Standby != nil {
 		s.Keep, s.Awake = r.history.Export(), r.awake.value
+	}
+	if r.config.BusyFor > 0 {
+		s.Busy, s.BusyAt = r.busy.value, r.busyAt
 	}
 	if r.config.Adaptive {
 		s.Adaptive = r.adaptive
@@ -62,7 +69,7 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 		return false
 	}
 	history, ok := keep.Import(s.Keep, behind, now)
-	if !ok || s.Awake < 0 {
+	if !ok || s.Awake < 0 || s.Busy < 0 {
 		return false
 	}
 	formula, ok := r.formula.Import(s.Formula, behind, now)
@@ -71,6 +78,13 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 	}
 	r.adaptive, r.formula, r.history = adaptive, formula, history
 	r.awake.value = max(r.awake.value, s.Awake)
+	at := s.BusyAt.Add(behind)
+	if at.After(now) {
+		at = now
+	}
+	if s.Busy > 0 && at.After(r.busyAt) {
+		r.busy, r.busyAt = held{value: max(r.busy.value, s.Busy)}, at
+	}
 	r.importSince(s.Zero, behind, now)
 	if r.ordered < 0 && s.Ordered >= 0 {
 		r.ordered = s.Ordered

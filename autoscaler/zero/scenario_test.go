@@ -16,7 +16,7 @@ import (
 //	begin                                              a revision that is new
 //	found active|inactive|activating ago=10s [proxied] [uninitialized]
 //	                                                   another process left it so, that long before 0s
-//	at 12s desired=N ready=N excess=X [probe=activator|other]
+//	at 12s desired=N ready=N excess=X [busy=N] [probe=activator|other]
 //	                                                   the next step at that time; desired=? is unknown
 func TestScenarios(t *testing.T) {
 	seen := map[string]bool{}
@@ -24,7 +24,7 @@ func TestScenarios(t *testing.T) {
 		c, s := config(), State{ActiveSince: epoch}
 		golden.File(t, file, golden.Blocks(text, func(commands string) string { return play(t, commands, &c, &s, seen) }))
 	})
-	for _, rule := range []string{RuleMinScale, RuleMaxScale, RuleInitialScale, RuleNeverZero, RuleActivating, RuleTimedOut,
+	for _, rule := range []string{RuleMinScale, RuleMaxScale, RuleInitialScale, RuleBusy, RuleNeverZero, RuleActivating, RuleTimedOut,
 		RuleStableWindow, RuleHandOver, RuleProbe, RuleRetention, RuleGrace, RuleZero} {
 		if !seen[rule] {
 			t.Errorf("no scenario shows rule %s", rule)
@@ -62,7 +62,7 @@ func play(t *testing.T, commands string, c *Config, s *State, seen map[string]bo
 				s.Active, s.ActiveReason = No, NoTraffic
 			}
 		case "at":
-			in := Input{Desired: Unknown, Ready: int32(number(t, args["ready"])), ExcessBurst: number(t, args["excess"]),
+			in := Input{Desired: Unknown, Ready: int32(number(t, args["ready"])), Busy: int32(number(t, args["busy"])), ExcessBurst: number(t, args["excess"]),
 				Probe: map[string]Probe{"": NotProbed, "activator": ProbedActivator, "other": ProbedOther}[args["probe"]]}
 			if args["desired"] != "?" {
 				in.Desired = int32(number(t, args["desired"]))

@@ -93,7 +93,9 @@ type Input struct {
 	// ExcessBurst is the spare capacity. Below 0 the activators belong in the path.
 	ExcessBurst float64
 	Ready       int32
-	Probe       Probe
+	// Busy is how many ready pods have a program that says that it is busy. They stay.
+	Busy  int32
+	Probe Probe
 }
 
 // Step is what to do.
@@ -116,6 +118,7 @@ const (
 	RuleMinScale     = "min-scale"
 	RuleMaxScale     = "max-scale"
 	RuleInitialScale = "initial-scale"
+	RuleBusy         = "busy-for"
 	RuleNeverZero    = "enable-scale-to-zero"
 	RuleActivating   = "activating"
 	RuleTimedOut     = "activation-timeout"
@@ -150,7 +153,7 @@ func plan(c Config, s State, in Input, now time.Time) Step {
 	if in.Desired < 0 && !activating {
 		return Step{Want: Unknown}
 	}
-	want, rule, reason := bound(c, s, in.Desired)
+	want, rule, reason := bound(c, s, in)
 	if want == 0 && !c.ScaleToZero && in.Desired >= 0 {
 		want, rule, reason = 1, RuleNeverZero, "scale to zero is disabled, so one pod stays"
 	}
@@ -218,19 +221,23 @@ func leave(c Config, s State, probed Probe, since time.Duration, now time.Time) 
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// bound clamps a scale to the bounds that apply. desired may be Unknown.
-func bound(c Config, s State, desired int32) (int32, string, string) {
+// bound clamps a scale to the bounds that apply. in.Desired may be Unknown. Busy pods count for a
+// revision that no Route leads to, too: their work is not that of requests.
+func bound(c Config, s State, in Input) (int32, string, string) {
 	low, lowRule := c.Min, RuleMinScale
 	if c.Unreachable {
 		low = 0
 	} else if !s.Initialized && c.Initial > 1 && c.Initial > low {
 		low, lowRule = c.Initial, RuleInitialScale
 	}
-	want := max(desired, 0)
+	want := max(in.Desired, 0)
 	rule, reason := "", ""
 	if want < low {
 		want, rule = low, lowRule
 		reason = fmt.Sprintf("%s keeps at least %d", lowRule, low)
+	}
+	if in.Desired >= 0 && want < in.Busy {
+		want, rule, reason = in.Busy, RuleBusy, fmt.Sprintf("pods whose programs say that they are busy stay: %d", in.Busy)
 	}
 	if limit := clampMax(c, want); limit < want {
 		reason = fmt.Sprintf("max-scale allows %d of the %d asked for", limit, want)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -151,6 +152,67 @@ func TestAPodWhoseHookFailsStaysAwakeAndSaysSo(t *testing.T) {
 		t.Errorf("it was not told that it stays awake: %+v", c)
 	}
 	s.answersFrom(url, s.onlyPod("balky").Name)
+}
+
+// A program works on after its answer. Its pod stays as long as it says, no request and no Route
+// needed, and goes when it is done.
+func TestAProgramThatSaysThatItIsBusyKeepsItsPod(t *testing.T) {
+	s := begin(t, 5*time.Minute)
+	explain := s.plugin()
+	for name, v := range map[string]service{
+		"deleted":    {},
+		"asleep":     {annotations: map[string]string{"autoscaling.ebb.dev/standby": "1"}},
+		"superseded": {},
+	} {
+		s.Run(name, func(t *testing.T) {
+			s := &story{t, s.Cluster, s.ctx, s.namespace}
+			t.Parallel()
+			s.keepsABusyPod(name, v, explain)
+		})
+	}
+}
+
+func (s *story) keepsABusyPod(name string, v service, explain func(...string) (string, bool)) {
+	s.Helper()
+	if v.annotations == nil {
+		v.annotations = map[string]string{}
+	}
+	v.name, v.annotations["autoscaling.ebb.dev/busy-for"] = name, "10m"
+	url := s.ready(name, v.manifest())
+	reply := probe.Get(s.ctx, s.client(), url+"/?busy=8760h")
+	pod := reply.Header.Get("X-Pod-Name")
+	if !reply.OK() || reply.Header.Get("Ebb-Busy") != "" {
+		s.Fatalf("the client got %v %v", reply, reply.Header)
+	}
+	if name == "superseded" {
+		v.env = map[string]string{"TEXT": "another"}
+		s.ready(name, v.manifest())
+	} else {
+		s.until("the program's word decides", func() (bool, string, error) {
+			out, _ := explain("explain", name, "-o", "json")
+			return strings.Contains(out, `"busy-for"`), out, nil
+		})
+	}
+	// Without the word it would be gone: the window and the grace are 6 s each.
+	select {
+	case <-s.ctx.Done():
+		s.Fatal(s.ctx.Err())
+	case <-time.After(30 * time.Second):
+	}
+	found, err := s.Kube.CoreV1().Pods(s.namespace).Get(s.ctx, pod, metav1.GetOptions{})
+	if err != nil || found.DeletionTimestamp != nil || !isPodReady(*found) {
+		s.Fatalf("the busy pod: %v %s", err, describePod(*found))
+	}
+	switch name {
+	case "superseded": // nobody can tell it that it is done; that it is bounded, unit tests show
+		return
+	case "asleep":
+		probe.Get(s.ctx, s.client(), url+"/?busy=0")
+		s.awaitAsleep(name, 1, 0)
+	default:
+		probe.Get(s.ctx, s.client(), url+"/?busy=0")
+		s.awaitZero(name)
+	}
 }
 
 func isPodReady(pod corev1.Pod) bool {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -488,6 +489,8 @@ func TestIdlePodsGoFirst(t *testing.T) {
 		{"the least busy goes", podsOf("a", "b"), map[string]float64{"a": 5, "b": 2}, 1, []string{"b"}},
 		{"of equally busy ones the youngest goes", podsOf("a", "b", "c"), map[string]float64{"a": 1, "b": 1, "c": 9}, 1, []string{"b"}},
 		{"who does not answer may be too busy to", podsOf("a", "b"), map[string]float64{"b": 7}, 1, []string{"b"}},
+		{"who says that it is busy goes last", podsOf("a", "b", "c"), map[string]float64{"a": 7, "b": math.Inf(1)}, 2, []string{"a", "c"}},
+		{"all say that they are busy: no choice, no patch", podsOf("a", "b"), map[string]float64{"a": math.Inf(1), "b": math.Inf(1)}, 1, nil},
 		{"all idle: no choice, no patch", podsOf("a", "b"), map[string]float64{"a": 0, "b": 0}, 1, nil},
 		{"nobody answers: no choice, no patch", podsOf("a", "b"), nil, 1, nil},
 	}

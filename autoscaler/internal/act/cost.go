@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -32,8 +33,8 @@ type Costs struct {
 	// Ready lists a revision's ready pods, Count counts all of them.
 	Ready func(loop.Key) []pods.Pod
 	Count func(loop.Key) revision.Counts
-	// InFlight asks pods for their number of requests. Pods that do not answer before ctx ends are
-	// left out.
+	// InFlight asks pods for their number of requests, which is infinite where the program says
+	// that it is busy. Pods that do not answer before ctx ends are left out.
 	InFlight func(context.Context, loop.Key, []pods.Pod) map[string]float64
 	Now      func() time.Time
 }
@@ -69,11 +70,14 @@ func (c *Costs) Mark(ctx context.Context, key loop.Key, removed int) error {
 }
 
 // choose returns the least busy pods and, among equally busy ones, the youngest, as the ReplicaSet
-// controller does. A pod that does not answer counts as busy: it may be too busy to answer.
+// controller does. A pod that does not answer counts as busy: it may be too busy to answer. Those
+// whose programs say that they are busy come last.
 func choose(ready []pods.Pod, inFlight map[string]float64, victims int) []string {
 	unknown := 0.0
 	for _, n := range inFlight {
-		unknown = max(unknown, n)
+		if !math.IsInf(n, 1) {
+			unknown = max(unknown, n)
+		}
 	}
 	busy := func(p pods.Pod) float64 {
 		if n, ok := inFlight[p.Name]; ok {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -60,6 +61,21 @@ func TestInFlightEndsWithItsContext(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestAPodThatSaysThatItIsBusyCountsAsEndlesslyBusy(t *testing.T) {
+	port := 0
+	all := []pods.Pod{
+		pod(t, "told", "127.0.1.1", &port, stat(wire.Stat{PodName: "told", Busy: wire.BusyTold})),
+		pod(t, "balked", "127.0.1.2", &port, stat(wire.Stat{PodName: "balked", Busy: wire.BusyBalked, AverageConcurrent: 2})),
+	}
+	s := NewScraper(func(loop.Key) []pods.Pod { return all })
+	s.Port = port
+	defer s.Close()
+	want := map[string]float64{"told": math.Inf(1), "balked": 2}
+	if got := s.InFlight(t.Context(), loop.Key{Namespace: "default", Name: "hello-00001"}, all); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

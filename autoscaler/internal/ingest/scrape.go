@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -368,8 +369,9 @@ func (s *Scraper) AskJudged(ctx context.Context, key loop.Key, all []pods.Pod) [
 	return found
 }
 
-// InFlight asks every given pod how many requests it has. It leaves out those that do not answer
-// before the deadline of ctx, at the latest after scrapeTimeout.
+// InFlight asks every given pod how many requests it has: infinitely many if its program says that
+// it is busy. It leaves out those that do not answer before the deadline of ctx, at the latest
+// after scrapeTimeout.
 func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) map[string]float64 {
 	var mutex sync.Mutex
 	found := make(map[string]float64, len(all))
@@ -377,6 +379,9 @@ func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) ma
 		mutex.Lock()
 		defer mutex.Unlock()
 		found[pod.Name] = stat.AverageConcurrent
+		if stat.Busy == wire.BusyTold {
+			found[pod.Name] = math.Inf(1)
+		}
 	})
 	return found
 }

@@ -64,6 +64,7 @@ var (
 	pending     = describe("kn_revision_pods_pending_count", "Pods that are pending.")
 	terminating = describe("kn_revision_pods_terminating_count", "Pods that are terminating.")
 	asleep      = prometheus.NewDesc("ebb_revision_pods_asleep", "Pods that sleep, by level.", append(append([]string{}, labels...), "level"), nil)
+	busy        = describe("ebb_revision_pods_busy", "Pods that are kept because their programs say that they are busy; only for revisions with busy-for.")
 	metrics     = map[decide.Metric][3]*prometheus.Desc{
 		decide.Concurrency: {
 			describe("kn_revision_concurrency_stable", "Average of concurrent requests over the stable window."),
@@ -83,7 +84,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{desired, excess, panicMode, requested, ready, notReady, pending, terminating, asleep, stableRate, ruleInfo} {
+	for _, d := range []*prometheus.Desc{desired, excess, panicMode, requested, ready, notReady, pending, terminating, asleep, busy, stableRate, ruleInfo} {
 		out <- d
 	}
 	for _, three := range metrics {
@@ -120,6 +121,9 @@ func (c Collector) Collect(out chan<- prometheus.Metric) {
 			for level, n := range v.Counts.Deep {
 				out <- &series{asleep, append(pairs[:4:4], pair("level", standby.Level(level).String())), float64(n)}
 			}
+		}
+		if v.Spec.BusyFor > 0 {
+			gauge(busy, float64(v.Last.Busy))
 		}
 		three := metrics[d.Metric]
 		gauge(three[0], d.Observation.Stable)

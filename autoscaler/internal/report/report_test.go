@@ -24,12 +24,12 @@ func entry() loop.Entry {
 	return loop.Entry{First: time.Unix(1000, 0), Times: 3, Explanation: revision.Explanation{
 		Decision: decide.Decision{Time: time.Unix(1004, 0), Desired: 7, Rule: decide.RuleStable, Target: 7, Total: 10, StableRaw: 7, ExcessBurst: -5,
 			Observation: decide.Observation{Ready: 6, Stable: 48, Panic: 50, Known: true}},
-		Step: zero.Step{Want: 5, Apply: true, Replicas: 5, Rule: zero.RuleMaxScale, Reason: "max-scale allows 5 of the 7 asked for"}}}
+		Step: zero.Step{Want: 5, Apply: true, Replicas: 5, Rule: zero.RuleMaxScale, Reason: "max-scale allows 5 of the 7 asked for"}, Busy: 2}}
 }
 
 func TestMetricsCarryTheContractsNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	view := loop.View{Key: hello, Spec: &loop.Spec{Service: "hello", Configuration: "hello"}, Status: revision.Status{Desired: 5, Actual: 6},
+	view := loop.View{Key: hello, Spec: &loop.Spec{Service: "hello", Configuration: "hello", Config: revision.Config{BusyFor: time.Minute}}, Status: revision.Status{Desired: 5, Actual: 6},
 		Counts: revision.Counts{Ready: 6, NotReady: 3, Pending: 1, Terminating: 2}, Last: entry()}
 	registry.MustRegister(Collector{Each: func(visit func(loop.View)) {
 		visit(view)
@@ -64,7 +64,7 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 		"kn_revision_pods_desired": 7, "kn_revision_capacity_excess": -5, "kn_revision_panic_mode": 0, "kn_revision_pods_requested": 5,
 		"kn_revision_pods_count": 6, "kn_revision_pods_not_ready_count": 3, "kn_revision_pods_pending_count": 1, "kn_revision_pods_terminating_count": 2,
 		"kn_revision_concurrency_stable": 48, "kn_revision_concurrency_panic": 50, "kn_revision_concurrency_target": 7,
-		"ebb_revision_decision_rule": 1, "ebb_autoscaler_stats_refused_total": 4,
+		"ebb_revision_pods_busy": 2, "ebb_revision_decision_rule": 1, "ebb_autoscaler_stats_refused_total": 4,
 	} {
 		if value, ok := got[name]; !ok || value != want {
 			t.Errorf("%s is %v (%v), want %v", name, value, ok, want)

@@ -170,6 +170,20 @@ func autoscalerKeys(t *testing.T) []string {
 
 // Every key of config-autoscaler changes what a PodAutoscaler without annotations is run on; a new
 // key needs a row here.
+// Activators do not know that a program is busy: its pods are asked, also where activators see all
+// requests.
+func TestPodsThatMaySayThatTheyAreBusyAreAsked(t *testing.T) {
+	annotations := map[string]string{names.TargetBurstCapacityAnnotation: "-1", names.BusyForAnnotation: "10m"}
+	got, problems := resolve(autoscaler(annotations), settings.Default().Autoscaler, time.Minute)
+	if len(problems) > 0 || !got.Scraped || !got.Zero.AlwaysProxied || got.BusyFor != 10*time.Minute {
+		t.Errorf("problems %v, got %+v", problems, got)
+	}
+	annotations[names.BusyForAnnotation] = "8760h"
+	if got, problems = resolve(autoscaler(annotations), settings.Default().Autoscaler, time.Minute); len(problems) != 1 || got.Scraped || got.BusyFor != 0 {
+		t.Errorf("for a year: problems %v, got %+v", problems, got)
+	}
+}
+
 func TestEveryKeyOfConfigAutoscalerCounts(t *testing.T) {
 	type change struct {
 		with  map[string]string // other keys that it needs

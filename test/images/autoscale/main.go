@@ -13,6 +13,7 @@
 //	size=<bytes>          answer with a body of that many bytes (at most 64 MiB)
 //	stamp=1               tell when the work began and ended, in X-Work-Begun and X-Work-Ended
 //	                      (nanoseconds since 1970)
+//	busy=<duration>       say in Ebb-Busy that the program is busy for so long after the answer
 //	tag=<text>            answer with that text in a line, and the request's body (at most 1 MiB)
 //	unasked=<ms>          so long after the answer, send bytes that no request asked for, as programs
 //	                      do that answer HEAD with a body (HTTP/1.1; at most 10 s)
@@ -220,6 +221,9 @@ func (h *handler) hello(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Work-Begun", strconv.FormatInt(begun.UnixNano(), 10))
 		w.Header().Set("X-Work-Ended", strconv.FormatInt(time.Now().UnixNano(), 10))
 	}
+	if work.busy != "" {
+		w.Header().Set("Ebb-Busy", work.busy)
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if work.tag != "" || work.unasked >= 0 {
 		h.tagged(w, r, work)
@@ -335,7 +339,7 @@ type work struct {
 	sleep                 time.Duration
 	bloatMiB, prime, size int
 	status                int
-	fetch, tag            string
+	fetch, tag, busy      string
 	stamp, deaf           bool
 	unasked               time.Duration // -1: nothing
 }
@@ -345,7 +349,7 @@ func parseWork(query url.Values) (work, error) {
 	if err != nil {
 		return work{}, err
 	}
-	w := work{sleep: time.Duration(sleep) * time.Millisecond, fetch: query.Get("fetch"), tag: query.Get("tag"),
+	w := work{sleep: time.Duration(sleep) * time.Millisecond, fetch: query.Get("fetch"), tag: query.Get("tag"), busy: query.Get("busy"),
 		stamp: query.Get("stamp") == "1", deaf: query.Get("deaf") == "1", unasked: -1}
 	if text := query.Get("unasked"); text != "" {
 		after, err := boundedNumber(text, "unasked", 0, 10_000)
