@@ -66,7 +66,9 @@ type explainedRevision struct {
 	// Path says who takes requests: "Serve", pods, or "Proxy", activators.
 	Path     string             `json:"mode,omitempty"`
 	Decision *explainedDecision `json:"decision,omitempty"`
-	Limits   []string           `json:"limits,omitempty"`
+	// Judged is what the judge of a rollout counts, while there is one.
+	Judged *judged  `json:"judged,omitempty"`
+	Limits []string `json:"limits,omitempty"`
 	// Formula is what the load alone asks for, 0 if that is not known. Advice is what can be done
 	// about a limit.
 	Formula int32  `json:"formulaPods,omitempty"`
@@ -76,6 +78,14 @@ type explainedRevision struct {
 	// History is the decisions, the newest first. Without it, Changes are the newest events.
 	History []view.Decision `json:"history,omitempty"`
 	Changes []change        `json:"changes,omitempty"`
+}
+
+// judged is how requests ended in the newest Seconds, by who is to blame.
+type judged struct {
+	Seconds  int      `json:"seconds"`
+	Requests uint64   `json:"requests"`
+	Failed   uint64   `json:"failed"`
+	P99Ms    *float64 `json:"p99Ms,omitempty"`
 }
 
 type explainedDecision struct {
@@ -118,6 +128,11 @@ func explain(about *subject) *explanation {
 			}
 		}
 	}
+	if _, _, guarded := names.Lookup(s.Annotations, names.RolloutGuardAnnotation); guarded && x.Advice == "" {
+		if reason := s.Status.GetCondition(apis.ConditionReady).GetReason(); reason == serving.ReasonRolloutInProgress || reason == serving.ReasonWentBack {
+			x.Advice = fmt.Sprintf("To overrule the judge: kubectl ebb -n %s rollout promote %s, or back", s.Namespace, s.Name)
+		}
+	}
 	x.Answer = x.answer(s)
 	return x
 }
@@ -157,7 +172,7 @@ func (x *explanation) remember(v *view.ServiceView) {
 	last := &x.Revisions[len(x.Revisions)-1]
 	for _, r := range v.Revisions {
 		if r.Name == last.Name {
-			last.Nodes = r.Nodes
+			last.Nodes, last.Judged = r.Nodes, judgedOf(r.Judged)
 		}
 		if r.Name == last.Name && len(r.History) > 0 {
 			last.History = slices.Clone(r.History)
@@ -166,6 +181,24 @@ func (x *explanation) remember(v *view.ServiceView) {
 			last.follow(&last.History[0])
 		}
 	}
+}
+
+// judgedOf adds up the seconds; nil if nobody judges.
+func judgedOf(j *view.Judged) *judged {
+	if j == nil || len(j.Seconds) == 0 {
+		return nil
+	}
+	out, times := &judged{Seconds: len(j.Seconds)}, (&view.Second{}).Latency()
+	for i := range j.Seconds {
+		s := &j.Seconds[i]
+		out.Requests, out.Failed = out.Requests+s.Good+s.Failed, out.Failed+s.Failed
+		latency := s.Latency()
+		times.Merge(&latency)
+	}
+	if took, ok := times.Percentile(0.99); ok {
+		out.P99Ms = ptr.To(view.Rounded(float64(took) / float64(time.Millisecond)))
+	}
+	return out
 }
 
 // follow replaces the decision of the status, which is written when the scale or the rule changes,
@@ -339,6 +372,9 @@ func (r *explainedRevision) write(out io.Writer, now time.Time) {
 			row("advice", "%s", r.Advice)
 		}
 		row("decided", "%s ago", duration.HumanDuration(now.Sub(d.Time)))
+	}
+	if j := r.Judged; j != nil {
+		row("judged", "in %d s: %d requests, %d failed, p99 %s", j.Seconds, j.Requests, j.Failed, optional(j.P99Ms, milliseconds))
 	}
 	sleep := ""
 	if r.Levels != "" {

@@ -92,6 +92,17 @@ func TestExplain(t *testing.T) {
 	canary := scaled("cart-00002", 10, 1, 1, "stable-window", "stable average 1 concurrent request / target 7 = 1 pod", inputs("1", "1", "0", "7"))
 	canary.tags = []string{"canary"}
 
+	rollout := service("cart", apis.Condition{Status: corev1.ConditionUnknown, Reason: serving.ReasonRolloutInProgress,
+		Message: "A gradual rollout of the latest revision(s) stands still: 3 of 21 requests to the new revision failed, 0 of 1279 to the old one, which may be chance in one of 66 rollouts."},
+		to("cart-00001", 98, ""), to("cart-00002", 2, ""))
+	rollout.Annotations = map[string]string{names.RolloutGuardAnnotation: "on"}
+	both := cartView()
+	both.Revisions = []view.RevisionView{
+		{Name: "cart-00001", Judged: &view.Judged{Seconds: []view.Second{{Good: 99, FirstBucket: 10, Buckets: []uint64{90, 9}}, {Good: 98, FirstBucket: 10, Buckets: []uint64{98}}}}},
+		{Name: "cart-00002", Judged: &view.Judged{Seconds: []view.Second{{Good: 2}, {Good: 1, Failed: 1}}}}}
+	former := scaled("cart-00001", 98, 2, 2, "stable-window", "stable average 9 concurrent requests / target 7 = 2 pods", inputs("9", "8", "0", "7"))
+	fresh := scaled("cart-00002", 2, 1, 1, "stable-window", "stable average 1 concurrent request / target 7 = 1 pod", inputs("1", "1", "0", "7"))
+
 	failed := scaled("cart-00002", 0, 0, 1, "initial-scale", "initial-scale asks for 1", inputs("unknown", "unknown", "0", "7"))
 	failed.Status.Conditions = duckv1.Conditions{
 		{Type: serving.RevisionConditionActive, Status: corev1.ConditionFalse, Reason: "NoTraffic"},
@@ -129,6 +140,7 @@ func TestExplain(t *testing.T) {
 			scaled("cart-00002", 100, 0, 0, "zero", "no traffic, and activators have been in the path for long enough (stable average 0 / target 7 = 0 pods)", inputs("0", "0", "0", "7"))}},
 		"starting": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{starting}},
 		"split":    {service: service("cart", ready, to("cart-00001", 90, ""), to("cart-00002", 10, "canary")), revisions: []revision{old, canary}},
+		"judged":   {service: rollout, revisions: []revision{former, fresh}, view: both},
 		"failed":   {service: failing, revisions: []revision{old, failed}},
 		"never":    {service: never, revisions: []revision{unpulled}},
 		"new":      {service: service("cart", apis.Condition{})},
