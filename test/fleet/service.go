@@ -308,6 +308,9 @@ func (s *service) view(t time.Time, full bool) view.ServiceView {
 		if full {
 			series := s.series(t, points, share, true)
 			r.Series = &series
+			if s.kind == limited {
+				r.Judged = judged(t, share)
+			}
 			if r.History = s.history(t); share < 0.5 {
 				d.First, d.Times = t.Add(-8*time.Minute), 240
 				r.History = []view.Decision{d}
@@ -316,6 +319,20 @@ func (s *service) view(t time.Time, full bool) view.ServiceView {
 		v.Revisions = append(v.Revisions, r)
 	}
 	return v
+}
+
+// judged is what the judge of a rollout counts of a revision. The one with the small share fails a
+// request each five seconds.
+func judged(t time.Time, share float64) *view.Judged {
+	j := &view.Judged{}
+	for back := range view.MaxSeconds {
+		s := view.Second{At: t.Truncate(time.Second).Add(time.Duration(back-view.MaxSeconds) * time.Second), Good: uint64(math.Round(40 * share))}
+		if share < 0.5 && s.At.Unix()%5 == 0 {
+			s.Good, s.Failed = s.Good-1, 1
+		}
+		j.Seconds = append(j.Seconds, s)
+	}
+	return j
 }
 
 func (s *service) coldStarts(t time.Time) []view.ColdStart {

@@ -89,6 +89,23 @@ export function kind(rule) {
   return "steady";
 }
 
+// failures are what the judge of a rollout counts of some revisions: the percent that failed in each
+// second, on one axis, and the sums.
+export function failures(revisions) {
+  const second = (s) => Math.round(new Date(s.at) / 1000);
+  const times = [...new Set(revisions.flatMap((r) => r.judged.seconds.map(second)))].sort((a, b) => a - b);
+  const of = revisions.map((r) => {
+    const known = new Map(r.judged.seconds.map((s) => [second(s), s]));
+    const failed = r.judged.seconds.reduce((n, s) => n + s.failed, 0);
+    const percents = times.map((t) => {
+      const s = known.get(t);
+      return s && s.good + s.failed > 0 ? (100 * s.failed) / (s.good + s.failed) : null;
+    });
+    return { name: r.name, requests: r.judged.seconds.reduce((n, s) => n + s.good, failed), failed, percents };
+  });
+  return { times, of };
+}
+
 // decisions are those of some revisions within a time, the oldest first.
 export function decisions(revisions, from) {
   return revisions

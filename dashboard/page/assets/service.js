@@ -1,10 +1,11 @@
 // The page of one Service: how it does, and why it has as many pods as it has.
-import { html, useEffect, useState } from "./html.js";
+import { html, useEffect, useMemo, useState } from "./html.js";
 import { ask, serving, view } from "./api.js";
 import { follow, repeat } from "./live.js";
-import { answer, split, stateOf } from "./model.js";
+import { answer, failures, split, stateOf } from "./model.js";
 import { ago, clock, milliseconds, number, percent } from "./format.js";
 import { Badge, Conditions, Figure, Problem, useNow } from "./parts.js";
+import { Chart } from "./chart.js";
 import { Timeline } from "./timeline.js";
 import { ColdStarts } from "./coldstarts.js";
 
@@ -44,7 +45,7 @@ export function ServicePage({ namespace, name, onFresh, onSignedIn }) {
       <p class="answer">${answer(service, seen)}</p>
       ${url && html`<p class="url"><a href=${url} rel="noreferrer noopener" target="_blank">${url}</a></p>`}
     </header>
-    ${seen ? html`<${Figures} now=${seen.now} /><${Timeline} service=${service} view=${seen} shares=${split(service)} />` : !error && html`<p class="notice plain">No autoscaler of Ebb decides for this Service: it has no Revision yet that could run, or its class is hpa. So there is no load to show.</p>`}
+    ${seen ? html`<${Figures} now=${seen.now} /><${Timeline} service=${service} view=${seen} shares=${split(service)} /><${Rollout} view=${seen} />` : !error && html`<p class="notice plain">No autoscaler of Ebb decides for this Service: it has no Revision yet that could run, or its class is hpa. So there is no load to show.</p>`}
     <div class="columns">
       ${service?.status?.traffic?.length > 0 && html`<${Traffic} service=${service} view=${seen} />`}
       <section class="card"><h2>Conditions</h2>
@@ -93,6 +94,21 @@ function Figures({ now }) {
     <${Figure} label="In flight" value=${number(now.inFlight)} note=${now.queued >= 1 && number(now.queued) + " queued"} tone=${now.queued >= 1 ? "warn" : ""} />
     <${Figure} label="Pods ready" value=${r.ready} note=${notes.join(", ")} />
   </dl>`;
+}
+
+// Rollout is what the judge of one counts of the newest two revisions, in the same seconds. The first
+// sentence of the page has the verdict.
+function Rollout({ view: seen }) {
+  const [at, setAt] = useState(null);
+  const { times, of } = useMemo(() => failures(seen.revisions.filter((r) => r.judged?.seconds?.length).slice(-2)), [seen]);
+  if (of.length < 2 || times.length < 2) return null;
+  const index = at === null ? null : Math.min(at, times.length - 1);
+  const read = (r) => (index === null ? number(r.failed) + " of " + number(r.requests) : r.percents[index] === null ? "–" : number(r.percents[index]) + " %");
+  const tones = ["second", "load"];
+  return html`<section class="card timeline rollout" onMouseLeave=${() => setAt(null)}><div class="head"><h2>Rollout</h2></div>
+    <h3>Failed requests ${of.map((r, i) => html`<span class=${"read " + tones[i]} key=${r.name}>${r.name} ${read(r)}</span>`)}</h3>
+    <${Chart} kind="failed" times=${times} data=${of.map((r, i) => ({ values: r.percents, tone: tones[i] }))} format=${(n) => number(n) + " %"} cursor=${{ index, set: setAt }} height=${110} axis />
+  </section>`;
 }
 
 function Traffic({ service, view: seen }) {
