@@ -48,8 +48,9 @@ var sampleStories = map[string][]sampleStep{
 }
 
 // These have tests of their own: the claim of a domain names a namespace, `make test-llm` makes the
-// model's image, and the others answer more than a GET.
-var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml", "llm/service.yaml",
+// model's image, the database of db-pool is that of its own test, and the others answer more than a
+// GET.
+var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml", "llm/service.yaml", "db-pool/service.yaml",
 	"grpc/service.yaml", "websocket/service.yaml", "events/service.yaml", "slow-start/service.yaml"}
 
 func TestEverySampleWorksAsItIs(t *testing.T) {
