@@ -1,11 +1,11 @@
 // Command coldstart measures cold starts, one after another, each with the times of its phases.
 // Then it measures the time from a burst on one busy pod until the scale is raised. It prints JSON
-// lines.
+// lines. With -order it measures cold starts of four samples with either order of the containers.
 //
 // Owns: its own namespace. Reads: watches of the Deployment and its pods, and the response. Writes:
-// three Services, shorter timings in config-autoscaler, the cold-start header in
-// config-observability and whether pods have a token in config-defaults; it restores all. Never:
-// asserts a figure.
+// Services, shorter timings in config-autoscaler, the cold-start header in config-observability,
+// whether pods have a token in config-defaults, with -order a MutatingAdmissionPolicy; it restores
+// all. Never: asserts a figure.
 //
 // All times are milliseconds after the request was sent. This process's clock gives sent,
 // scale_written, pod_created and answered; scale_written and pod_created are taken when the watch
@@ -32,17 +32,18 @@ func main() {
 	bursts := flag.Int("bursts", 10, "bursts to measure")
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "an image that sends X-Process-Start")
 	token := flag.String("token", "default", "automount-service-account-token in config-defaults: default, or false for pods without volumes")
+	order := flag.Bool("order", false, "measure both orders of a pod's containers in turns, and nothing else")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, *n, *bursts, *image, *token); err != nil {
+	if err := run(ctx, *n, *bursts, *image, *token, *order); err != nil {
 		fmt.Fprintln(os.Stderr, "coldstart:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, n, bursts int, image, token string) (err error) {
+func run(ctx context.Context, n, bursts int, image, token string, order bool) (err error) {
 	c, err := cluster.Connect(ctx)
 	if err != nil {
 		return err
@@ -65,13 +66,16 @@ func run(ctx context.Context, n, bursts int, image, token string) (err error) {
 		return err
 	}
 	undo = append(undo, remove)
+	out := &result.Printer{Bench: "coldstart", Out: os.Stdout}
+	if order {
+		return orders(ctx, c, namespace, n, out)
+	}
 	urls := map[string]string{}
 	for _, name := range sleepers {
 		if urls[name], err = sleeper(ctx, c, namespace, name, image); err != nil {
 			return err
 		}
 	}
-	out := &result.Printer{Bench: "coldstart", Out: os.Stdout}
 	var totals, bareTotals, scales, afters []float64
 	for i := range n * len(sleepers) {
 		name := sleepers[i%len(sleepers)]

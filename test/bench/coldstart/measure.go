@@ -71,15 +71,8 @@ func (p phases) fields() result.Fields {
 func measure(ctx context.Context, c *cluster.Cluster, namespace, service, url string) (phases, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
-	if err := c.AwaitNoPods(ctx, namespace, service); err != nil {
-		return phases{}, fmt.Errorf("wait for the service to sleep: %w", err)
-	}
-	// Let the machine become idle: work left from removing the last pod must not count in the next
-	// start.
-	select {
-	case <-ctx.Done():
-		return phases{}, ctx.Err()
-	case <-time.After(2 * time.Second):
+	if err := rest(ctx, c, namespace, service); err != nil {
+		return phases{}, err
 	}
 	watched, err := watchScale(ctx, c, namespace, service, 0)
 	if err != nil {
@@ -103,6 +96,20 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, service, url st
 	p.processStarted = time.Unix(0, started)
 	p.cold, err = wire.ParseColdStart(reply.Header.Values(wire.HeaderServerTiming))
 	return p, err
+}
+
+// rest waits until a service is at zero and the machine idle: work left from removing the last pod
+// must not count in the next start.
+func rest(ctx context.Context, c *cluster.Cluster, namespace, service string) error {
+	if err := c.AwaitNoPods(ctx, namespace, service); err != nil {
+		return fmt.Errorf("wait for the service to sleep: %w", err)
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(2 * time.Second):
+		return nil
+	}
 }
 
 // watchScale records when a service's Deployment first has more than the given replicas and when
