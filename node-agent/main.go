@@ -55,7 +55,10 @@ func start(ctx context.Context, args []string, e *env.Reader, stdout io.Writer) 
 }
 
 func serve(ctx context.Context, tree *cgroup.Tree, socket string, e *env.Reader, stdout io.Writer) error {
-	log, _ := telemetry.NewLogger(stdout, "node-agent")
+	log, level := telemetry.NewLogger(stdout, "node-agent")
+	if err := level.UnmarshalText([]byte(e.Text("EBB_LOG_LEVEL", "info", "What is logged: debug, info, warn or error. With debug, the times of all work on containers."))); err != nil {
+		e.Refuse(fmt.Errorf("variable EBB_LOG_LEVEL: %w", err))
+	}
 	node := e.Needed("EBB_NODE_NAME", "Name of this node.")
 	metrics := e.Text("EBB_LISTEN_METRICS", "", "Address of /metrics; none if not set.")
 	if e.Err() != nil {

@@ -38,19 +38,17 @@ func observe(registry *prometheus.Registry, pods func() int, guarded func() bool
 		}
 		return 0
 	}))
-	for _, work := range names { // from zero on, so that the first is an increase
-		c.took.WithLabelValues(work)
-		c.failed.WithLabelValues(work)
+	for work := standby.FreezeAll; work <= standby.Compress; work++ { // from zero on, so that the first is an increase
+		c.took.WithLabelValues(work.String())
+		c.failed.WithLabelValues(work.String())
 	}
 	return c
 }
 
-var names = map[standby.Work]string{standby.FreezeAll: "freeze", standby.ThawAll: "thaw", standby.Compress: "compress"}
-
 func (c *count) Worked(work standby.Work, took time.Duration, err error) {
-	c.took.WithLabelValues(names[work]).Observe(took.Seconds())
+	c.took.WithLabelValues(work.String()).Observe(took.Seconds())
 	if err != nil {
-		c.failed.WithLabelValues(names[work]).Inc()
+		c.failed.WithLabelValues(work.String()).Inc()
 	}
 }
 

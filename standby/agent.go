@@ -13,6 +13,10 @@ const (
 	Compress // move the memory of the frozen containers to swap; see Hurry
 )
 
+var workNames = [...]string{"nothing", "freeze", "thaw", "compress"}
+
+func (w Work) String() string { return workNames[w] }
+
 // Agent is the node agent's side of one connection. The zero value is a connection that has begun,
 // and the containers run: the agent thaws everything when it starts, and before it ends a
 // connection.

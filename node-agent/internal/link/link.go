@@ -254,8 +254,9 @@ func (c *connection) start(work standby.Work) {
 		ctx, stop = context.WithCancel(ctx)
 	}
 	c.stop = stop
+	asked := time.Now()
 	go func() {
-		began := time.Now()
+		began := asked
 		err := c.o.Pool.do(ctx, work, func() error {
 			began = time.Now()
 			switch work {
@@ -269,6 +270,7 @@ func (c *connection) start(work standby.Work) {
 		})
 		stop()
 		c.o.Count.Worked(work, time.Since(began), err)
+		c.o.Log.Debug("worked", "pod", c.o.Pod, "work", work.String(), "asked", asked, "began", began)
 		if err != nil && work == standby.ThawAll {
 			c.o.Log.Error("cannot thaw a pod", "pod", c.o.Pod, "error", err)
 			time.Sleep(thawRetry)

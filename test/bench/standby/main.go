@@ -1,8 +1,10 @@
 // Command standby measures pods that sleep: how long a request to one takes, what one costs, and
 // how soon ten pods serve when nine of them slept. It prints JSON lines.
 //
-// Owns: its own namespace. Reads: responses, PodAutoscalers, and the kubelets' statistics. Writes:
-// Services, and standby in config-autoscaler, which it restores. Never: asserts a figure.
+// Owns: its own namespace. Reads: responses, PodAutoscalers, and the kubelets' statistics; with
+// -trace logs. Writes: Services, and standby in config-autoscaler; with -trace the log level of
+// queue-proxies and of the node agents, which start anew. It restores these. Never: asserts a
+// figure.
 //
 // A wake is the first request to a pod that sleeps, sent to the gateway over a connection that is
 // open already. A warm request is the next one to the same pod. Both include the gateway, the
@@ -31,6 +33,7 @@ func main() {
 	flag.IntVar(&o.compressed, "compressed", 20, "wakes of compressed pods to measure for each language")
 	flag.IntVar(&o.cold, "cold", 5, "cold starts to measure for each language")
 	flag.IntVar(&o.services, "services", 10, "services for each language; one sleeps while another wakes")
+	flag.DurationVar(&o.trace, "trace", 0, "tell where the time of wakes was spent that took longer, such as 8ms; 0 for none")
 	flag.DurationVar(&o.deep, "deep", time.Minute, "how long until a pod that sleeps is compressed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -44,7 +47,7 @@ func main() {
 
 type options struct {
 	wakes, compressed, cold, services int
-	deep                              time.Duration
+	deep, trace                       time.Duration
 }
 
 // images are those of the samples, by language.
@@ -74,6 +77,13 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	undo = append(undo, restore)
+	if o.trace > 0 {
+		restore, err := logAll(ctx, c)
+		undo = append(undo, restore...)
+		if err != nil {
+			return err
+		}
+	}
 	namespace, remove, err := c.Namespace(ctx, "standby")
 	if err != nil {
 		return err

@@ -97,14 +97,19 @@ func (b *bench) awaitAsleep(ctx context.Context, s *sleeper, atLeast time.Durati
 
 // request sends one request and returns how long it took, in milliseconds. One that fails is lost.
 func (b *bench) request(ctx context.Context, s *sleeper) (float64, error) {
+	reply, err := b.ask(ctx, s)
+	return result.Milliseconds(reply.Took), err
+}
+
+func (b *bench) ask(ctx context.Context, s *sleeper) (probe.Reply, error) {
 	reply := probe.Get(ctx, s.client, s.url)
 	if !reply.OK() {
 		b.lost.Add(1)
 		if b.lost.Load() > 10 {
-			return 0, fmt.Errorf("too many requests are lost, the last one: %s", reply)
+			return reply, fmt.Errorf("too many requests are lost, the last one: %s", reply)
 		}
 	}
-	return result.Milliseconds(reply.Took), nil
+	return reply, nil
 }
 
 // samePod checks that a service still has its first pod, with containers that did not restart.

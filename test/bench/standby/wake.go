@@ -60,17 +60,21 @@ func (b *bench) languages(ctx context.Context) ([]*group, error) {
 // measureWakes lets the pods sleep for a time and wakes them, one after the other.
 func (b *bench) measureWakes(ctx context.Context, groups []*group, n int, asleep time.Duration, prefix string) error {
 	wakes, warm := make([][]float64, len(groups)), make([][]float64, len(groups))
+	var slow []slowWake
 	for i := range n * len(groups) {
 		at := i % len(groups)
 		s := groups[at].sleepers[i/len(groups)%b.services]
 		if err := b.awaitAsleep(ctx, s, asleep); err != nil {
 			return err
 		}
-		wake, err := b.request(ctx, s)
+		wake, err := b.ask(ctx, s)
 		if err != nil {
 			return err
 		}
-		wakes[at] = append(wakes[at], wake)
+		wakes[at] = append(wakes[at], result.Milliseconds(wake.Took))
+		if b.trace > 0 && wake.Took > b.trace {
+			slow = append(slow, slowWake{s.pod, wake.Sent, wake.Sent.Add(wake.Took)})
+		}
 		for range 5 {
 			took, err := b.request(ctx, s)
 			if err != nil {
@@ -79,6 +83,9 @@ func (b *bench) measureWakes(ctx context.Context, groups []*group, n int, asleep
 			warm[at] = append(warm[at], took)
 		}
 		s.woke = time.Now()
+	}
+	if err := b.tell(ctx, slow, prefix); err != nil {
+		return err
 	}
 	for at, g := range groups {
 		if prefix == "" {
