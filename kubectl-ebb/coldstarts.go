@@ -122,6 +122,9 @@ func writeColdStart(w io.Writer, c view.ColdStart) error {
 	if err := out.Flush(); err != nil {
 		return err
 	}
+	if c.Pulled {
+		fmt.Fprintln(w, "  The node did not have an image of the pod and pulled it.")
+	}
 	if !c.Complete {
 		fmt.Fprintln(w, "  When the pod was asked for and scheduled is not known; that time is in pull.")
 	}

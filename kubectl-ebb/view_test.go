@@ -41,7 +41,7 @@ func cartView() *view.ServiceView {
 			{At: ago(12 * time.Second), Revision: "cart-00002", Pod: "cart-00002-deployment-7d9f-x2k4p", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", TotalMs: 1240, Complete: true,
 				Phases: []view.Phase{{Name: "decide", StartMs: 0, DurationMs: 4}, {Name: "schedule", StartMs: 4, DurationMs: 36}, {Name: "pull", StartMs: 40, DurationMs: 700},
 					{Name: "start", StartMs: 740, DurationMs: 480}, {Name: "announce", StartMs: 1220, DurationMs: 0}, {Name: "forward", StartMs: 1220, DurationMs: 20}}},
-			{At: ago(time.Hour), Revision: "cart-00001", Pod: "cart-00001-deployment-a", TotalMs: 800, Phases: []view.Phase{{Name: "pull", DurationMs: 790}, {Name: "forward", StartMs: 790, DurationMs: 10}}},
+			{At: ago(time.Hour), Revision: "cart-00001", Pod: "cart-00001-deployment-a", TotalMs: 800, Pulled: true, Phases: []view.Phase{{Name: "pull", DurationMs: 790}, {Name: "forward", StartMs: 790, DurationMs: 10}}},
 		}}
 }
 

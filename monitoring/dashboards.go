@@ -92,6 +92,8 @@ var coldStarts = dashboard{
 			queries: append(quantiles("ebb_autoscaler_stat_decision_seconds_bucket", "", 0.99), quantiles("ebb_autoscaler_scale_write_seconds_bucket", "", 0.99)...)},
 		{title: "Wakes", unit: "s", description: "95th percentile of how long requests waited for a pod that slept, by level.",
 			queries: quantiles("ebb_wake_duration_seconds_bucket"+of, "level", 0.95)},
+		{title: "With a pull", unit: "short", description: "Cold starts in five minutes whose node did not have an image of the pod and pulled it for a second or more.",
+			queries: line("{{kn_service_name}}", sumBy("kn_service_name", "increase(ebb_cold_starts_with_pull_total"+of+"[5m])"))},
 		{title: "Without breakdown", unit: "short", description: "Cold starts of which the autoscaler could not say when the pod was asked for: that time is in pull.",
 			queries: line("in five minutes", "sum(increase(ebb_activator_cold_starts_without_breakdown_total[5m]))")},
 	},

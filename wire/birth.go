@@ -20,6 +20,9 @@ type Birth struct {
 	// Started is when the last of the pod's containers started, in whole seconds, from the pod's
 	// status.
 	Started time.Time `json:"started,omitzero"`
+	// Pulled says that the node pulled an image for the pod. It is looked up only where the
+	// containers started a second or more after Scheduled.
+	Pulled bool `json:"pulled,omitempty"`
 }
 
 // DecodeBirth reads one Birth, at most MaxBirthBytes of it.

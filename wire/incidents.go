@@ -66,6 +66,7 @@ type ColdStarted struct {
 	Phases    []Phase   `json:"phases"`
 	// Complete is false if the autoscaler did not say when the pod was asked for and scheduled.
 	Complete bool `json:"complete"`
+	Pulled   bool `json:"pulled,omitempty"` // as in Birth
 }
 
 // Phase is one step of a cold start.

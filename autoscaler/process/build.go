@@ -86,6 +86,7 @@ type process struct {
 	memory   *tend.Budget
 	scraper  *ingest.Scraper
 	index    *pods.Index
+	pulled   func(ctx context.Context, namespace, pod string) bool
 	stats    http.Handler
 	records  *recall.Records
 	witness  *witness.Witness
@@ -118,6 +119,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	if p.index, err = pods.NewIndex(kube); err != nil {
 		return nil, err
 	}
+	p.pulled = pods.Pulled(kube)
 	clock, durations := loop.Monotonic(), observe(c.Registry)
 	var foreign atomic.Int64
 	p.scraper = ingest.NewScraper(p.index.ToScrape)
@@ -345,7 +347,7 @@ func (p *process) routes(stats, views, incidents http.Handler) http.Handler {
 	peers := &report.Peers{Keys: p.handover.Keys}
 	mux.Handle(wire.PathViews, views)
 	mux.Handle(wire.PathIncidents, incidents)
-	mux.Handle(wire.PathBirths, report.Births{Peers: peers, Of: p.birth, Owner: owner})
+	mux.Handle(wire.PathBirths, report.Births{Peers: peers, Of: p.birth, Pulled: p.pulled, Owner: owner})
 	mux.HandleFunc(wire.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		if !p.ready.Load() {
 			http.Error(w, "PodAutoscalers and pods are not known yet", http.StatusServiceUnavailable)

@@ -283,16 +283,29 @@ func (h *handler) selector(r *http.Request, t target) (func(*unstructured.Unstru
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
+	of := fieldsOf(t, &unstructured.Unstructured{})
 	for _, r := range byField.Requirements() {
-		if r.Field != "metadata.name" && r.Field != "metadata.namespace" {
+		if !of.Has(r.Field) {
 			return nil, apierrors.NewBadRequest("field label not supported: " + r.Field)
 		}
 	}
 	return func(object *unstructured.Unstructured) bool {
 		return object != nil && (t.key.Namespace == "" || object.GetNamespace() == t.key.Namespace) &&
 			selector.Matches(labels.Set(object.GetLabels())) &&
-			byField.Matches(fields.Set{"metadata.name": object.GetName(), "metadata.namespace": object.GetNamespace()})
+			byField.Matches(fieldsOf(t, object))
 	}, nil
+}
+
+// fieldsOf returns the fields by which objects are chosen: of events also those that components ask
+// for.
+func fieldsOf(t target, object *unstructured.Unstructured) fields.Set {
+	all := fields.Set{"metadata.name": object.GetName(), "metadata.namespace": object.GetNamespace()}
+	if t.resource.Resource == "events" {
+		all["involvedObject.kind"], _, _ = unstructured.NestedString(object.Object, "involvedObject", "kind")
+		all["involvedObject.name"], _, _ = unstructured.NestedString(object.Object, "involvedObject", "name")
+		all["reason"], _, _ = unstructured.NestedString(object.Object, "reason")
+	}
+	return all
 }
 
 func (h *handler) list(w http.ResponseWriter, r *http.Request, t target) {
@@ -418,7 +431,7 @@ func endOfInitialEvents(t target, items []any, version int) map[string]any {
 // is there to tell it.
 var kinds = map[string]string{
 	"pods": "Pod", "services": "Service", "deployments": "Deployment", "endpointslices": "EndpointSlice", "configmaps": "ConfigMap",
-	"secrets": "Secret", "leases": "Lease", "revisions": "Revision", "configurations": "Configuration", "routes": "Route",
+	"secrets": "Secret", "leases": "Lease", "events": "Event", "revisions": "Revision", "configurations": "Configuration", "routes": "Route",
 	"podautoscalers": "PodAutoscaler", "domainmappings": "DomainMapping", "clusterdomainclaims": "ClusterDomainClaim",
 	"httproutes": "HTTPRoute", "gateways": "Gateway", "referencegrants": "ReferenceGrant", "namespaces": "Namespace",
 	"horizontalpodautoscalers": "HorizontalPodAutoscaler", "serviceaccounts": "ServiceAccount", "nodes": "Node",

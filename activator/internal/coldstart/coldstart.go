@@ -1,10 +1,10 @@
 // Package coldstart accounts for the time of requests that waited for a pod from zero.
 //
 // Owns: the histograms ebb_cold_start_seconds and ebb_cold_start_total_seconds, the same under
-// OpenTelemetry's names faas.coldstarts and faas.init_duration, and the accounts that are not
-// closed yet. Reads: what the chain noted of a request, and from the autoscaler when the pod was
-// asked for and scheduled. Writes: nothing else. Never: delays a request; an account is closed
-// seconds after its response began.
+// OpenTelemetry's names faas.coldstarts and faas.init_duration, the count of those with a pull, and
+// the accounts that are not closed yet. Reads: what the chain noted of a request, and from the
+// autoscaler when the pod was asked for and scheduled, and whether an image was pulled. Writes:
+// nothing else. Never: delays a request; an account is closed seconds after its response began.
 package coldstart
 
 import (
@@ -64,6 +64,7 @@ type Accounts struct {
 	// container gets the request, which is all but the last phase.
 	faasStarts *prometheus.CounterVec
 	faasInit   *prometheus.HistogramVec
+	pulls      *prometheus.CounterVec
 	ask        Asker
 	// Told, if set, is called with each account that is closed. It must not block.
 	Told func(wire.ColdStarted)
@@ -107,6 +108,7 @@ func (a *Accounts) show(s series, now time.Time) []string {
 		a.total.DeletePartialMatch(labels)
 		a.faasStarts.DeletePartialMatch(labels)
 		a.faasInit.DeletePartialMatch(labels)
+		a.pulls.DeletePartialMatch(labels)
 	}
 	a.shown[s] = now
 	return []string{s.namespace, s.service, s.revision}
@@ -141,13 +143,15 @@ func New(ask Asker) *Accounts {
 			Help: "Cold starts: requests that waited for a pod from zero."}, labelNames),
 		faasInit: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "faas_init_duration_seconds", Buckets: faasBuckets, ConstLabels: faasTrigger,
 			Help: "Time from the arrival of a request that waited for a pod from zero until the pod could take it."}, labelNames),
+		pulls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ebb_cold_starts_with_pull_total",
+			Help: "Cold starts whose node pulled an image for the pod, if its containers started a second or more after it had a node."}, labelNames),
 		open: make(chan account, maxOpen), shown: map[series]time.Time{},
 	}
 }
 
 // Register shows the book to Prometheus.
 func (a *Accounts) Register(registry *prometheus.Registry) error {
-	for _, c := range []prometheus.Collector{a.phases, a.total, a.faasStarts, a.faasInit, prometheus.NewCounterFunc(prometheus.CounterOpts{
+	for _, c := range []prometheus.Collector{a.phases, a.total, a.faasStarts, a.faasInit, a.pulls, prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "ebb_activator_cold_starts_without_breakdown_total",
 		Help: "Cold starts of which the autoscaler could not say when the pod was asked for and scheduled; that time is in phase pull.",
 	}, func() float64 { return float64(a.Unsplit.Load()) })} {
@@ -233,7 +237,11 @@ func (a *Accounts) close(one account, told wire.Birth) {
 	}
 	labels := a.show(series{one.key.Namespace, one.service, one.key.Name}, time.Now())
 	seconds := Split(one.received, one.birth, told, one.end)
-	a.tell(one, seconds, !told.Asked.IsZero() && !told.Scheduled.IsZero())
+	a.tell(one, seconds, told)
+	pulls := a.pulls.WithLabelValues(labels...) // a rate needs the zero before the first
+	if told.Pulled {
+		pulls.Inc()
+	}
 	init := 0.0
 	for i, seconds := range seconds {
 		if Phases[i] != Forward {
@@ -246,11 +254,12 @@ func (a *Accounts) close(one account, told wire.Birth) {
 	a.total.WithLabelValues(labels...).(prometheus.ExemplarObserver).ObserveWithExemplar(one.end.Sub(one.received).Seconds(), exemplar)
 }
 
-func (a *Accounts) tell(one account, seconds [len(Phases)]float64, complete bool) {
+func (a *Accounts) tell(one account, seconds [len(Phases)]float64, told wire.Birth) {
 	if a.Told == nil {
 		return
 	}
-	c := wire.ColdStarted{Namespace: one.key.Namespace, Revision: one.key.Name, At: one.received, Pod: one.pod, Trace: one.trace, Complete: complete}
+	c := wire.ColdStarted{Namespace: one.key.Namespace, Revision: one.key.Name, At: one.received, Pod: one.pod, Trace: one.trace,
+		Complete: !told.Asked.IsZero() && !told.Scheduled.IsZero(), Pulled: told.Pulled}
 	for i, s := range seconds {
 		c.Phases = append(c.Phases, wire.Phase{Name: Phases[i], Took: time.Duration(s * float64(time.Second))})
 	}

@@ -85,7 +85,7 @@ func TestThePodsOfOneWaveAreAskedForOnceAndLeaveExemplars(t *testing.T) {
 			if pod == "unknown" {
 				return wire.Birth{}, errors.New("nobody knows it")
 			}
-			return wire.Birth{Asked: now.Add(10 * time.Millisecond), Scheduled: now.Add(30 * time.Millisecond)}, nil
+			return wire.Birth{Asked: now.Add(10 * time.Millisecond), Scheduled: now.Add(30 * time.Millisecond), Pulled: pod == "p-1"}, nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -111,6 +111,7 @@ func TestThePodsOfOneWaveAreAskedForOnceAndLeaveExemplars(t *testing.T) {
 			`ebb_cold_start_total_seconds_count{k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc"} 5`,
 			`# {pod="p-1",trace_id="` + strings.Repeat("a", 32) + `"} 0.01 `,
 			`le="300.0"`,
+			`ebb_cold_starts_with_pull_total{k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc"} 3`,
 			`faas_coldstarts_total{faas_trigger="http",k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc"} 5`,
 			`faas_init_duration_seconds_count{faas_trigger="http",k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc"} 5`,
 			`faas_init_duration_seconds_bucket{faas_trigger="http",k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc",le="0.5"} 5`,

@@ -233,6 +233,9 @@ type ColdStart struct {
 	// Complete is false if the autoscaler could not say when the pod was asked for and scheduled.
 	// That time is in the phase pull.
 	Complete bool `json:"complete"`
+	// Pulled is true if the node had to pull an image for the pod. It is found out only if the
+	// phase pull took a second or more.
+	Pulled bool `json:"pulled,omitempty"`
 }
 
 // Phase is one step of a cold start: decide, schedule, pull, start, announce or forward. It starts

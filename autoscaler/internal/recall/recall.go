@@ -157,7 +157,7 @@ func (r *Records) ColdStart(c *wire.ColdStarted) {
 	if one == nil {
 		return
 	}
-	told := v1alpha1.ColdStart{At: c.At.UTC(), Revision: c.Revision, Pod: c.Pod, TraceID: c.Trace, Complete: c.Complete, Phases: []v1alpha1.Phase{}}
+	told := v1alpha1.ColdStart{At: c.At.UTC(), Revision: c.Revision, Pod: c.Pod, TraceID: c.Trace, Complete: c.Complete, Pulled: c.Pulled, Phases: []v1alpha1.Phase{}}
 	for _, p := range c.Phases {
 		took := v1alpha1.Rounded(milliseconds(p.Took))
 		told.Phases = append(told.Phases, v1alpha1.Phase{Name: p.Name, StartMs: told.TotalMs, DurationMs: took})

@@ -223,7 +223,7 @@ func TestOnlyActivatorsTellOfIncidents(t *testing.T) {
 	keys := func() wire.Keys { return wire.Keys{Current: key, Accepted: [][]byte{key}} }
 	w := newWorld()
 	r := NewReceiver(&w.Records, keys, owners{true}, func(err error) { t.Error(err) })
-	body, _ := json.Marshal(wire.Incidents{ColdStarts: []wire.ColdStarted{{Namespace: "default", Revision: hello.Name, At: w.now, Pod: "p", Complete: true,
+	body, _ := json.Marshal(wire.Incidents{ColdStarts: []wire.ColdStarted{{Namespace: "default", Revision: hello.Name, At: w.now, Pod: "p", Complete: true, Pulled: true,
 		Phases: []wire.Phase{{Name: "decide", Took: 20 * time.Millisecond}, {Name: "start", Took: 30 * time.Millisecond}}}}})
 	post := func(token, text string) int {
 		request, err := http.NewRequest("POST", "http://autoscaler"+wire.PathIncidents, strings.NewReader(text))
@@ -258,7 +258,7 @@ func TestOnlyActivatorsTellOfIncidents(t *testing.T) {
 		t.Errorf("an activator: %d", got)
 	}
 	got := w.Get(hello, 0).ColdStarts
-	if len(got) != 1 || got[0].TotalMs != 50 || got[0].Phases[1] != (v1alpha1.Phase{Name: "start", StartMs: 20, DurationMs: 30}) {
+	if len(got) != 1 || !got[0].Pulled || got[0].TotalMs != 50 || got[0].Phases[1] != (v1alpha1.Phase{Name: "start", StartMs: 20, DurationMs: 30}) {
 		t.Errorf("took %+v", got)
 	}
 }

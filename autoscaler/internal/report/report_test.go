@@ -1,6 +1,7 @@
 package report
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -98,13 +99,24 @@ func TestTheStableRateHasBothSpellings(t *testing.T) {
 
 func TestBirthsAreToldByWhoDecides(t *testing.T) {
 	asked := time.Unix(1000, 5e6).UTC()
+	looked := 0
 	b := Births{
 		Peers: peers(),
 		Of: func(key loop.Key, pod string) wire.Birth {
-			if key != hello || pod != "p-1" {
-				return wire.Birth{}
+			switch {
+			case key != hello:
+			case pod == "p-1":
+				return wire.Birth{Asked: asked}
+			case pod == "p-3" || pod == "p-4":
+				return wire.Birth{Asked: asked, Scheduled: asked, Started: asked.Add(slow)}
+			case pod == "quick":
+				return wire.Birth{Asked: asked, Scheduled: asked, Started: asked.Add(slow - 1)}
 			}
-			return wire.Birth{Asked: asked}
+			return wire.Birth{}
+		},
+		Pulled: func(_ context.Context, namespace, pod string) bool {
+			looked++
+			return namespace == "default" && pod == "p-3"
 		},
 		Owner: func(loop.Key) (string, bool) { return "", true },
 	}
@@ -116,6 +128,15 @@ func TestBirthsAreToldByWhoDecides(t *testing.T) {
 	response := get("GET", "/births/default/hello-00001/p-1")
 	if birth, err := wire.DecodeBirth(response.Body); err != nil || !birth.Asked.Equal(asked) || !birth.Scheduled.IsZero() {
 		t.Errorf("got %+v %v", birth, err)
+	}
+	// The API server is asked of those alone that started slowly.
+	for pod, want := range map[string]bool{"p-3": true, "p-4": false, "quick": false} {
+		if birth, err := wire.DecodeBirth(get("GET", "/births/default/hello-00001/"+pod).Body); err != nil || birth.Pulled != want {
+			t.Errorf("%s: pulled %v, %v", pod, birth.Pulled, err)
+		}
+	}
+	if looked != 2 {
+		t.Errorf("the API server was asked %d times", looked)
 	}
 	for request, want := range map[string]int{"GET /births/default/hello-00001/p-2": 404, "GET /births/default/hello-00001": 400,
 		"POST /births/default/hello-00001/p-1": 400, "GET /births/a/b/c/d": 400} {

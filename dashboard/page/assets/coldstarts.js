@@ -31,6 +31,6 @@ function Fall({ start, longest, now }) {
       <span class="track" aria-hidden="true">${start.phases.map((p) => html`<i key=${p.name} class=${"p-" + p.name} style=${{ left: share(p.startMs), width: share(p.durationMs) }}></i>`)}</span>
       <b>${milliseconds(start.totalMs)}</b></summary>
     <table class="plain"><tbody>${start.phases.map((p) => html`<tr key=${p.name}><td><span class=${"swatch p-" + p.name}></span>${p.name}</td><td class="n">${milliseconds(p.durationMs)}</td><td class="what">${phases[p.name]}</td></tr>`)}</tbody></table>
-    <p class="meta">${start.revision}, pod ${start.pod}${start.traceID && html`, trace <code>${start.traceID}</code>`}${!start.complete && ". When the pod was asked for and scheduled is not known; that time is in pull."}</p>
+    <p class="meta">${start.revision}, pod ${start.pod}${start.traceID && html`, trace <code>${start.traceID}</code>`}${!start.complete && ". When the pod was asked for and scheduled is not known; that time is in pull."}${start.pulled && ". The node did not have an image of the pod and pulled it."}</p>
   </details>`;
 }
