@@ -168,7 +168,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	}
 	return &activator{
 		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements,
-		asked: &asked.Server{Node: o.node, Keys: keys, Knows: table.Knows}, observe: observer, coldStarts: coldStarts, incidents: told,
+		asked: &asked.Server{Node: o.node, Keys: keys, Knows: table.Knows, Silent: table.Silent}, observe: observer, coldStarts: coldStarts, incidents: told,
 		serve: &serve.Server{Forward: requests, Listeners: listeners, Known: watcher.Known, LastRequest: handler.LastRequest, Log: log, Departure: departure,
 			TLSKnown: who.Known(), TLSAddress: c.Address(wire.PortTLS)},
 	}, nil

@@ -1,8 +1,8 @@
 // Package asked answers autoscalers that ask at which pods somebody answers.
 //
 // Owns: the attempts to connect that they ask for. Reads: the pods that Kubernetes lists as ready.
-// Writes: nothing. Never: connects to an address that is no pod's, sends a byte there, or keeps
-// anything of a question.
+// Writes: to the backends, which pods did not answer. Never: connects to an address that is no
+// pod's, sends a byte there, or keeps anything of a question.
 package asked
 
 import (
@@ -37,6 +37,9 @@ type Server struct {
 	Keys func() wire.Keys
 	// Knows reports whether an address is that of a pod.
 	Knows func(netip.Addr) bool
+	// Silent, if set, is called with the pods at which nobody answered, and those at which somebody
+	// did. It must not block.
+	Silent func(silent, answered []netip.Addr)
 	// Dial connects to a pod; nil is over TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -122,6 +125,9 @@ func (s *Server) answer(ctx context.Context, q wire.ReachQuestion) wire.ReachAns
 	asking.Wait()
 	if time.Since(began) >= paused {
 		a.Silent = nil
+	}
+	if s.Silent != nil && len(a.Silent) > 0 {
+		s.Silent(a.Silent, a.Life)
 	}
 	return a
 }

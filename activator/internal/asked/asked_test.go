@@ -37,8 +37,8 @@ var says = map[string]error{
 	"10.0.0.6": connect(os.NewSyscallError("connect", syscall.ENETUNREACH)),
 }
 
-func newServer(t *testing.T) *httptest.Server {
-	server := httptest.NewServer(&Server{Node: "c", Keys: keys,
+func newServer(t *testing.T, silent func(silent, answered []netip.Addr)) *httptest.Server {
+	server := httptest.NewServer(&Server{Node: "c", Keys: keys, Silent: silent,
 		Knows: func(a netip.Addr) bool { return a != netip.MustParseAddr("10.9.9.9") },
 		Dial: func(_ context.Context, network, address string) (net.Conn, error) {
 			host, port, err := net.SplitHostPort(address)
@@ -58,7 +58,12 @@ func newServer(t *testing.T) *httptest.Server {
 }
 
 func TestEachPodIsAskedOnceAndWhatFailsHereIsNoAnswer(t *testing.T) {
-	server := newServer(t)
+	told := 0
+	server := newServer(t, func(silent, answered []netip.Addr) {
+		if told++; len(silent) != 2 || len(answered) != 2 {
+			t.Errorf("told of %v and %v", silent, answered)
+		}
+	})
 	question := []byte(`{"pods":["10.0.0.1","10.0.0.2","10.0.0.3","10.0.0.4","10.0.0.5","10.0.0.6","10.9.9.9"]}`)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+wire.PathReach, bytes.NewReader(question))
 	if err != nil {
@@ -87,10 +92,13 @@ func TestEachPodIsAskedOnceAndWhatFailsHereIsNoAnswer(t *testing.T) {
 	if want := `{"node":"c","life":["10.0.0.1","10.0.0.3"],"silent":["10.0.0.2","10.0.0.4"]}`; string(text) != want {
 		t.Errorf("got  %s\nwant %s", text, want)
 	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
 }
 
 func TestWhoMayAsk(t *testing.T) {
-	server := newServer(t)
+	server := newServer(t, nil)
 	for name, c := range map[string]struct {
 		token, body string
 		status      int

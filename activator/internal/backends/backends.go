@@ -276,6 +276,57 @@ func (t *Table) Knows(address netip.Addr) bool {
 	return len(t.ready[address]) > 0
 }
 
+// Silent takes at which pods nobody answered, and at which somebody did, of those that Kubernetes
+// lists as ready. What is known of one pod is of its node's kernel, so it holds for all pods there.
+func (t *Table) Silent(silent, answered []netip.Addr) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	nodes := t.nodesLocked(silent)
+	for node := range t.nodesLocked(answered) {
+		delete(nodes, node)
+	}
+	if len(nodes) == 0 {
+		return
+	}
+	for _, e := range t.entries {
+		if e.revision == nil {
+			continue
+		}
+		there := map[netip.Addr]bool{}
+		for _, endpoints := range e.slices {
+			for _, one := range endpoints {
+				if nodes[one.Node] {
+					there[one.Address.Addr()] = true
+				}
+			}
+		}
+		if len(there) > 0 {
+			e.revision.Queue.Silent(there)
+		}
+	}
+}
+
+// nodesLocked are the nodes of pods that Kubernetes lists as ready.
+func (t *Table) nodesLocked(pods []netip.Addr) map[string]bool {
+	nodes := map[string]bool{}
+	for _, pod := range pods {
+		for _, key := range t.ready[pod] {
+			e := t.entries[key]
+			if e == nil {
+				continue
+			}
+			for _, endpoints := range e.slices {
+				for _, one := range endpoints {
+					if one.Address.Addr() == pod && one.Node != "" {
+						nodes[one.Node] = true
+					}
+				}
+			}
+		}
+	}
+	return nodes
+}
+
 // Announce stores an announcement. It returns false if the announcement is older than the stored
 // one, if a limit is reached, or if the address is that of another revision's pod.
 func (t *Table) Announce(a wire.Announcement) bool {

@@ -297,3 +297,53 @@ func TestTheOnlyPodServesWhileItLeaves(t *testing.T) {
 		}
 	}
 }
+
+// What one pod of a node says counts for all pods there, of whatever revision.
+func TestSilenceIsOfANode(t *testing.T) {
+	table := NewTable(func(Key, *Info) *hold.Queue {
+		return hold.New(1, hold.NewBudget(hold.Bounds{}).Share("ns"), hold.Options{})
+	})
+	on := func(i int, node string) Endpoint {
+		return Endpoint{Address: address(i), Pod: fmt.Sprint(i), Ready: true, Node: node}
+	}
+	add := func(name string, endpoints ...Endpoint) *Revision {
+		key := Key{"ns", name}
+		table.SetRevision(key, &Info{Timeout: time.Minute})
+		table.SetSlice(key, name, endpoints)
+		return table.Get(key)
+	}
+	both := add("both", on(1, "b"), on(2, "c"))
+	add("asked", on(3, "b"), on(4, "c"), on(5, ""))
+	chosen := func() string {
+		slot, ok := both.Queue.Try()
+		if !ok {
+			return "none"
+		}
+		defer slot.Release(false)
+		return slot.Pod()
+	}
+	if got := chosen(); got != "1" {
+		t.Fatalf("at first a request goes to %s", got)
+	}
+	for _, c := range []struct {
+		name             string
+		silent, answered []int
+		want             string
+	}{
+		{"a pod that nobody knows", []int{9}, nil, "1"},
+		{"a pod whose node nobody knows", []int{5}, nil, "1"},
+		{"another pod of the node answers", []int{3}, []int{1}, "1"},
+		{"another revision's pod there", []int{3}, []int{4}, "2"},
+	} {
+		list := func(all []int) (out []netip.Addr) {
+			for _, i := range all {
+				out = append(out, address(i).Addr())
+			}
+			return out
+		}
+		table.Silent(list(c.silent), list(c.answered))
+		if got := chosen(); got != c.want {
+			t.Errorf("%s: a request goes to %s, want %s", c.name, got, c.want)
+		}
+	}
+}

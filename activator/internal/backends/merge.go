@@ -17,6 +17,8 @@ type Endpoint struct {
 	Terminating bool
 	// Serving tells whether the pod passes its readiness probe, even if it is terminating.
 	Serving bool
+	// Node and Zone are where the pod is, "" if that is not known.
+	Node, Zone string
 }
 
 const (

@@ -296,6 +296,43 @@ func TestAFailedDialMovesToAnotherPodAndNeverLosesTheLast(t *testing.T) {
 	})
 }
 
+// On a node where nobody answers, pods get requests only if there are no others, until they answer
+// or some time has passed.
+func TestPodsOfASilentNodeArePassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(0, 1, 2, 3)
+		there := map[netip.Addr]bool{backend(1).Address.Addr(): true, backend(3).Address.Addr(): true}
+		for range 50 {
+			q.Silent(there)
+			slot := got(t, ask(t.Context(), q)).slot
+			if slot.Pod() != "pod-2" {
+				t.Fatalf("a request goes to %s", slot.Pod())
+			}
+			slot.Release(true)
+			time.Sleep(silentFor / 2)
+		}
+		time.Sleep(silentFor)
+		seen := map[string]bool{}
+		for range 50 {
+			slot := got(t, ask(t.Context(), q)).slot
+			seen[slot.Pod()] = true
+			defer slot.Release(true)
+		}
+		if len(seen) != 3 {
+			t.Errorf("later, requests go to %v", seen)
+		}
+		set(q, 1, 3)
+		time.Sleep(restMost) // since they were tried last
+		q.Silent(there)
+		last := got(t, ask(t.Context(), q)).slot
+		last.Release(true)
+		time.Sleep(restMost) // the other rests
+		if again := got(t, ask(t.Context(), q)).slot; again.Pod() != last.Pod() {
+			t.Errorf("one answered, and the next request goes to %s", again.Pod())
+		}
+	})
+}
+
 func TestAPodThatSleepsIsWokenOnlyWhenTheOthersAreFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1)

@@ -75,6 +75,34 @@ func (s Slot) Answered() {
 	}
 }
 
+// silentFor is how long a pod is suspect whose node did not answer. Who found out does so again
+// each second.
+const silentFor = 3 * time.Second
+
+// Silent says that nobody answers on the node of these pods. Others are preferred for a while, and
+// a request that goes to one of them all the same opens a new connection: what is sent on one that
+// was idle is lost.
+func (q *Queue) Silent(addresses map[netip.Addr]bool) {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	now, found := time.Now(), false
+	for _, p := range q.pods {
+		if !addresses[p.Address.Addr()] {
+			continue
+		}
+		found = true
+		p.failures.CompareAndSwap(0, 1)
+		p.suspect = now.Add(silentFor)
+		if p.reach != nil {
+			go p.reach.CloseIdle() // many take a while
+		}
+	}
+	if found {
+		q.recountLocked()
+		q.dispatchLocked()
+	}
+}
+
 // rest is the pause after the failures that the pod has had in a row.
 func (p *pod) rest() time.Duration {
 	return min(restFirst<<min(p.failures.Load()-1, 5), restMost)

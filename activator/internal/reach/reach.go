@@ -50,6 +50,14 @@ func (p *Pod) Choose() *forward.Upstream {
 	return p.tls
 }
 
+// CloseIdle closes what is idle. What comes next opens a new connection.
+func (p *Pod) CloseIdle() {
+	p.plain.CloseIdle()
+	if p.tls != nil {
+		p.tls.CloseIdle()
+	}
+}
+
 // Close closes what is idle; what is in use ends with its exchange.
 func (p *Pod) Close() {
 	p.plain.Close()

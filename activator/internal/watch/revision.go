@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -125,7 +126,8 @@ func endpointsOf(s *discoveryv1.EndpointSlice) (backends.Key, []backends.Endpoin
 			one := backends.Endpoint{Address: netip.AddrPortFrom(address.Unmap(), port),
 				Ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
 				Terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
-				Serving:     e.Conditions.Serving != nil && *e.Conditions.Serving}
+				Serving:     e.Conditions.Serving != nil && *e.Conditions.Serving,
+				Node:        shared(e.NodeName), Zone: shared(e.Zone)}
 			if e.TargetRef != nil {
 				one.Pod = e.TargetRef.Name
 			}
@@ -135,11 +137,19 @@ func endpointsOf(s *discoveryv1.EndpointSlice) (backends.Key, []backends.Endpoin
 	return key, endpoints
 }
 
+// shared is a name that many endpoints have, "" for none.
+func shared(name *string) string {
+	if name == nil {
+		return ""
+	}
+	return unique.Make(*name).Value()
+}
+
 func transformSlice(o any) (any, error) {
 	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 		s.ManagedFields, s.Annotations, s.OwnerReferences = nil, nil, nil
 		for i := range s.Endpoints {
-			s.Endpoints[i].NodeName, s.Endpoints[i].Zone, s.Endpoints[i].Hints, s.Endpoints[i].DeprecatedTopology = nil, nil, nil, nil
+			s.Endpoints[i].Hints, s.Endpoints[i].DeprecatedTopology = nil, nil
 		}
 	}
 	return o, nil

@@ -23,7 +23,7 @@ const (
 	// answersWithin is how long an activator has to answer: a second for the pods, and the way.
 	answersWithin = 1800 * time.Millisecond
 	// mostAsked bounds how many activators are asked at once. They are others each time.
-	mostAsked = 4
+	mostAsked = 16
 	// findPeriod is the time between two looks for activators.
 	findPeriod = 10 * time.Second
 )
