@@ -53,7 +53,7 @@ var layers = []layer{
 	{folder: "autoscaler/alive", only: std, why: "a pure core"},
 	{folder: "standby", own: []string{effects}, only: std, why: "a pure core"},
 	{folder: "judge", own: []string{"wire"}, only: std, why: "a pure core"},
-	{folder: "autoscaler/revision", own: []string{"autoscaler/window", "autoscaler/decide", "autoscaler/zero", "autoscaler/keep", "standby", "wire"}, only: std, why: "a pure core"},
+	{folder: "autoscaler/revision", own: []string{"autoscaler/window", "autoscaler/decide", "autoscaler/zero", "autoscaler/keep", "autoscaler/alive", "standby", "wire"}, only: std, why: "a pure core"},
 	{folder: "api", own: []string{"wire", "standby", "judge"}, why: "the public kinds stand on nothing of ours but what admission must know of queue-proxy and of guards"},
 	{folder: "settings", own: []string{"api", "internal/lease", "internal/otlp"}},
 	{folder: "forward/exchange", own: []string{effects}, only: std, why: "a pure core: no socket, no lock, no goroutine, no clock"},

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -92,11 +93,13 @@ type process struct {
 	witness  *witness.Witness
 	nodes    *nodes.Watcher
 	others   *nodes.Activators
-	access   *frontproxy.Access
-	rotator  *servingcert.Rotator
-	view     *view.Server
-	events   record.EventBroadcaster
-	ready    atomic.Bool
+	// publisher tells the controller which nodes are silent.
+	publisher *nodes.Publisher
+	access    *frontproxy.Access
+	rotator   *servingcert.Rotator
+	view      *view.Server
+	events    record.EventBroadcaster
+	ready     atomic.Bool
 }
 
 // build constructs each part from those before it: what is known of the cluster, then who decides,
@@ -173,6 +176,12 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", fmt.Sprintf("activator-announce.%s.svc.%s.", c.Namespace, c.ClusterDomain))
 	}}
 	p.nodes.Others = p.others.Ask
+	silent := types.NamespacedName{Namespace: c.Namespace, Name: wire.SilentNodes}
+	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: func() bool { return p.election.MayWrite(silent) }, Log: log}
+	p.nodes.Judge = func(silent map[string]bool) {
+		p.index.Judge(silent, p.engine.Changed)
+		p.publisher.Set(slices.Sorted(maps.Keys(silent)))
+	}
 	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: o.ip}
 	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Regular: p.records.Reported, Said: func(key loop.Key, pod string, depth uint8) {
 		if p.index.Said(key, pod, depth) {

@@ -9,8 +9,10 @@
 package revision
 
 import (
+	"fmt"
 	"time"
 
+	"ebb.dev/ebb/autoscaler/alive"
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/window"
@@ -67,6 +69,8 @@ type Counts struct {
 	Memory int32
 	// Shrunk are ready pods that still ask for as little as while they slept.
 	Shrunk int32
+	// Lost are those not ready that are on nodes which are lost.
+	Lost int32
 	// Startup is how the pods get more CPU while they start.
 	Startup Startup
 }
@@ -114,6 +118,8 @@ type Explanation struct {
 	Keep  *keep.Decision
 	// Busy is how many pods are kept because their programs say that they are busy.
 	Busy int32
+	// Extra is how many pods more there are to be for Lost ones, which are on nodes that are lost.
+	Extra, Lost int32
 }
 
 // Rule is the rule that determined the outcome.
@@ -132,6 +138,9 @@ func (e Explanation) Reason() string {
 	}
 	if e.Keep != nil {
 		reason += "; asleep: " + e.Keep.Reason
+	}
+	if e.Extra > 0 {
+		reason += fmt.Sprintf("; %d more, because %d are on nodes that do not answer", e.Extra, e.Lost)
 	}
 	return reason
 }
@@ -181,8 +190,8 @@ type Revision struct {
 	awake  held
 	asks   bool // for a share of the memory of pods asleep
 	looked time.Time
-	// least is the smallest scale, as the schedule says.
-	least int32
+	// least is the smallest scale, as the schedule says, extra what replacements said last.
+	least, extra int32
 	// learned is the result of the last finished lesson, possibly another process's.
 	learned decide.Learned
 
@@ -242,6 +251,8 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	if step.Apply {
 		total := int32(0)
 		total, out.Awake, out.Keep = r.divide(&d, step.Replicas, busy, budget, now)
+		out.Extra, out.Lost = r.replacements(total, between), r.counts.Lost
+		total += out.Extra
 		out.Replicas = r.withinBudget(total, budget, now)
 		out.Urgent = total != r.ordered && r.counts.Ready == 0 && step.Replicas > 0
 	}
@@ -250,7 +261,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	} else {
 		out.Verify = r.drifted(now)
 	}
-	out.Stir = r.stir(&out.Explanation, out.Replicas, now)
+	out.Stir = r.stir(&out.Explanation, out.Replicas-out.Extra, now)
 	out.Status = r.status(step)
 	out.Held = r.wakes(out.Status, now)
 	differs := !r.everSent || out.Status != r.sent
@@ -264,6 +275,17 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 		out.Probe = r.probe(now)
 	}
 	return out
+}
+
+// replacements is how many pods more than total there are to be, because some are on lost nodes.
+// Between two ticks it only rises.
+func (r *Revision) replacements(total int32, between bool) int32 {
+	extra := alive.Extra(total, r.counts.Lost)
+	if between {
+		extra = max(extra, min(r.extra, total))
+	}
+	r.extra = extra
+	return extra
 }
 
 // wakeWithin is how long a revision at zero may take to have pods again before its status tells of

@@ -47,7 +47,7 @@ func (h *history) add(e revision.Explanation) {
 func sameRun(a, b *revision.Explanation) bool {
 	return a.Decision.Desired == b.Decision.Desired && a.Decision.Rule == b.Decision.Rule &&
 		a.Decision.Panicking == b.Decision.Panicking && a.Step.Want == b.Step.Want && a.Step.Rule == b.Step.Rule &&
-		a.Awake == b.Awake && kept(a) == kept(b)
+		a.Awake == b.Awake && kept(a) == kept(b) && a.Extra == b.Extra && a.Lost == b.Lost
 }
 
 func kept(e *revision.Explanation) int32 {

@@ -1,4 +1,4 @@
-// Package nodes watches which nodes are alive, and tells. Nothing acts on it yet.
+// Package nodes watches which nodes are alive, and tells.
 //
 // Owns: the questions to nodes, and what they and others say (package alive). Reads: the index of
 // pods; answers to scrapes; what activators tell; Leases of nodes that do not answer. Writes:
@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -59,7 +60,10 @@ type Watcher struct {
 	Clock func() time.Time
 	// Tell receives each verdict that makes a node silent or lost, or well again after it.
 	Tell func(alive.Verdict)
-	Log  *slog.Logger
+	// Judge, if set, receives the nodes that are silent, and whether they are lost, when that
+	// changes. It must not block.
+	Judge func(map[string]bool)
+	Log   *slog.Logger
 
 	// Silent, Lost and Back count verdicts.
 	Silent, Lost, Back atomic.Int64
@@ -81,7 +85,9 @@ type Watcher struct {
 	// speak is when an activator on a node spoke last. Such a node answers, whether or not it has
 	// pods of revisions.
 	speak map[string]time.Duration
-	now   []alive.Verdict
+	// judged is what Judge received last. Only Round uses it.
+	judged map[string]bool
+	now    []alive.Verdict
 }
 
 // flight are questions to one node.
@@ -169,18 +175,24 @@ func (w *Watcher) Round(ctx context.Context) {
 	}
 	w.last = now
 	for node, at := range w.speak {
-		if now-at > remembers {
+		_, listed := pods[node]
+		switch {
+		case now-at > remembers:
 			delete(w.speak, node)
-		} else if pods[node] == nil {
+		case !listed:
 			nodes = append(nodes, node)
 		}
 	}
 	w.watch.Keep(nodes, now)
 	w.now = w.watch.Step(now)
 	var told []alive.Verdict
+	silent := map[string]bool{}
 	for _, v := range w.now {
 		if v.State != v.Was && (v.State >= alive.Silent || v.Was >= alive.Silent) {
 			told = append(told, v)
+		}
+		if v.State >= alive.Silent {
+			silent[v.Node] = v.State == alive.Lost
 		}
 		if v.State != alive.Well && w.Lease != nil {
 			w.readLocked(ctx, v.Node, now)
@@ -207,6 +219,10 @@ func (w *Watcher) Round(ctx context.Context) {
 		}
 	}
 	w.mutex.Unlock()
+	if w.Judge != nil && !maps.Equal(silent, w.judged) {
+		w.judged = silent
+		w.Judge(maps.Clone(silent))
+	}
 	for _, v := range told {
 		w.tell(v)
 	}

@@ -1,6 +1,29 @@
 package pods
 
-import "ebb.dev/ebb/autoscaler/internal/loop"
+import (
+	"maps"
+	"slices"
+
+	"ebb.dev/ebb/autoscaler/internal/loop"
+)
+
+// Judge takes which nodes are lost. Their pods are not ready from now on, nor asleep, whatever
+// Kubernetes says. changed is called with the revisions that have pods on a node that was not lost
+// before, or is not any more.
+func (i *Index) Judge(lost map[string]bool, changed func(loop.Key)) {
+	var keys []loop.Key
+	i.mutex.Lock()
+	for key, r := range i.revisions {
+		if slices.ContainsFunc(r.pods, func(p *small) bool { return lost[p.node] != i.lost[p.node] }) {
+			keys, r.known = append(keys, key), false
+		}
+	}
+	i.lost = maps.Clone(lost)
+	i.mutex.Unlock()
+	for _, key := range keys {
+		changed(key)
+	}
+}
 
 // Node returns the node of a pod, "" if it is not known.
 func (i *Index) Node(k loop.Key, pod string) string {
@@ -30,9 +53,9 @@ func (i *Index) On(k loop.Key, node string) (n int32) {
 // them answer nobody.
 const ofNamespace = 2
 
-// Nodes lists addresses of pods by node, at most most of each, and some of each namespace. The pods
-// run and are not being deleted: of others the node's kernel may not know any more that it should
-// answer.
+// Nodes lists the nodes with pods, and addresses of these, at most most of each node, and some of
+// each namespace. The pods run and are not being deleted: of others the node's kernel may not know
+// any more that it should answer.
 func (i *Index) Nodes(most int) map[string][]string {
 	i.mutex.RLock()
 	defer i.mutex.RUnlock()
@@ -40,10 +63,16 @@ func (i *Index) Nodes(most int) map[string][]string {
 	all, of := map[string][]string{}, map[part]int{}
 	for _, r := range i.revisions {
 		for _, p := range r.pods {
+			if p.node == "" || p.state == other || p.state == terminating {
+				continue
+			}
+			if _, known := all[p.node]; !known {
+				all[p.node] = nil // it may have no address yet, or none any more
+			}
 			switch p.state {
 			case ready, lapsed, notReady:
 				from := part{p.node, p.namespace}
-				if p.ip != "" && p.node != "" && len(all[p.node]) < most && of[from] < ofNamespace {
+				if p.ip != "" && len(all[p.node]) < most && of[from] < ofNamespace {
 					of[from]++
 					all[p.node] = append(all[p.node], p.ip)
 				}

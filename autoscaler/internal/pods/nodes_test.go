@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
 // Of a pod that ends or has ended the node may not answer for any more.
@@ -29,9 +30,13 @@ func TestPodsByNode(t *testing.T) {
 	add(pod("evicted", corev1.PodFailed, false, false), "d", "10.0.0.5")
 	add(pod("pending", corev1.PodPending, false, false), "d", "")
 	add(pod("no-node", corev1.PodRunning, true, false), "", "10.0.0.6")
+	add(pod("starts-alone", corev1.PodPending, false, false), "f", "")
 	all := index.Nodes(8)
 	slices.Sort(all["b"])
-	if len(all) != 2 || !slices.Equal(all["b"], []string{"10.0.0.1", "10.0.0.2"}) || !slices.Equal(all["c"], []string{"10.0.0.3"}) {
+	if f, known := all["f"]; !known || len(f) != 0 {
+		t.Errorf("%v of f", f)
+	}
+	if len(all) != 4 || len(all["d"]) != 0 || !slices.Equal(all["b"], []string{"10.0.0.1", "10.0.0.2"}) || !slices.Equal(all["c"], []string{"10.0.0.3"}) {
 		t.Errorf("%v", all)
 	}
 	if one := index.Nodes(1); len(one["b"]) != 1 {
@@ -51,5 +56,55 @@ func TestPodsByNode(t *testing.T) {
 	}
 	if node := index.Node(key, "lapsed"); node != "c" || index.Node(key, "unknown") != "" {
 		t.Errorf("lapsed is on %q", node)
+	}
+}
+
+// Whatever Kubernetes and the pods say, nothing on a lost node is ready or asleep.
+func TestPodsOnLostNodesAreNotReady(t *testing.T) {
+	key := loop.Key{Namespace: "default", Name: "hello-00001"}
+	index := &Index{revisions: map[loop.Key]*group{}, starting: map[podName]*small{}}
+	add := func(p *corev1.Pod, node string) {
+		p.Spec.NodeName = node
+		one, err := strip(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index.put(nil, one.(*small))
+	}
+	add(pod("ready", corev1.PodRunning, true, false), "a")
+	add(pod("ready-there", corev1.PodRunning, true, false), "b")
+	add(pod("asleep-there", corev1.PodRunning, true, false), "b")
+	add(ran(pod("lapsed-there", corev1.PodRunning, false, false), 1000, 2000), "b")
+	add(pod("starts-there", corev1.PodPending, false, false), "b")
+	add(pod("ends-there", corev1.PodRunning, true, true), "b")
+	add(pod("evicted-there", corev1.PodFailed, false, false), "b")
+	index.Said(key, "asleep-there", 1)
+	var changed []loop.Key
+	note := func(k loop.Key) { changed = append(changed, k) }
+	before := index.Count(key)
+	if before.Ready != 2 || before.Asleep != 1 || before.Lost != 0 {
+		t.Fatalf("%+v", before)
+	}
+	index.Judge(map[string]bool{"b": false, "c": true}, note) // silent is not lost
+	if got := index.Count(key); got != before || len(changed) != 0 {
+		t.Errorf("%+v, changed %v", got, changed)
+	}
+	index.Judge(map[string]bool{"b": true}, note)
+	want := revision.Counts{Ready: 1, NotReady: 5, Pending: 1, Terminating: 1, Lost: 4}
+	if got := index.Count(key); got != want || len(changed) != 1 {
+		t.Errorf("%+v, want %+v, changed %v", got, want, changed)
+	}
+	if got := index.Count(key); got.Running() != before.Running() {
+		t.Errorf("%d run, %d before", got.Running(), before.Running())
+	}
+	if all := index.ToScrape(key); len(all) != 1 || all[0].Name != "ready" {
+		t.Errorf("%+v are asked for their load", all)
+	}
+	if asleep, lapsed := index.NotReady(key); len(asleep)+len(lapsed) != 0 {
+		t.Errorf("%v sleep, %v may", asleep, lapsed)
+	}
+	index.Judge(nil, note)
+	if got := index.Count(key); got != before || len(changed) != 2 {
+		t.Errorf("%+v, changed %v", got, changed)
 	}
 }

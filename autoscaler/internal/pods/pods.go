@@ -45,6 +45,8 @@ type Index struct {
 	mutex     sync.RWMutex
 	revisions map[loop.Key]*group
 
+	// lost are the nodes whose pods are lost; see Judge.
+	lost map[string]bool
 	// starting are the pods whose CPU limit may have to change; see StartingPods.
 	starting map[podName]*small
 
@@ -246,7 +248,7 @@ var blank metav1.ObjectMeta
 //	Succeeded, Failed, Unknown    not counted
 //
 // A pod that is ready or lapsed counts as asleep while it says so (see Said), and as ready once it
-// says that it woke.
+// says that it woke. On a lost node it is neither, and not ready (see Judge).
 func stateOf(p *corev1.Pod) state {
 	switch {
 	case p.Status.Phase == corev1.PodPending:
@@ -377,13 +379,13 @@ func (i *Index) look(k loop.Key) group {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	if !r.known {
-		r.derive()
+		r.derive(i.lost)
 	}
 	return *r
 }
 
 // derive computes the counts and new lists. Lists that were returned before do not change.
-func (r *group) derive() {
+func (r *group) derive(lost map[string]bool) {
 	r.known, r.counts, r.ready, r.lapsed, r.asleep = true, revision.Counts{}, nil, nil, nil
 	for _, p := range r.pods {
 		r.counts.Memory = max(r.counts.Memory, p.memory)
@@ -392,6 +394,11 @@ func (r *group) derive() {
 			p.startup.count(&r.counts.Startup)
 		}
 		switch running := state == ready || state == lapsed; {
+		case lost[p.node] && (running || state == pending || state == notReady):
+			r.counts.Lost++
+			if state != pending {
+				state = notReady
+			}
 		case running && p.said.depth > 0:
 			r.counts.Asleep++
 			r.counts.Deep[min(int(p.said.depth), revision.Levels)-1]++

@@ -10,13 +10,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -24,6 +27,7 @@ import (
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/eventually"
+	"ebb.dev/ebb/wire"
 )
 
 // The server in memory accepts labels that a real one refuses, so they are judged here.
@@ -104,10 +108,19 @@ func TestTheListFollowsPodsActivatorsAndTheMode(t *testing.T) {
 		for k, v := range l {
 			s.Labels[k] = v
 		}
+		for i := range s.Endpoints { // an address that ends with 2 is on node b
+			if strings.HasSuffix(s.Endpoints[i].Addresses[0], ".2") {
+				s.Endpoints[i].NodeName = ptr.To("b")
+			}
+		}
 		put(endpointsOf, "discovery.k8s.io/v1", "EndpointSlice", s)
 	}
 	pods := func(words string) {
 		list("default", "hello-00001-private-x", "hello-00001-private", childLabels(podAutoscaler(""), names.ServiceTypePrivate), words)
+	}
+	silent := func(nodes string) {
+		put(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "coordination.k8s.io/v1", "Lease", &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Name: wire.SilentNodes, Namespace: "knative-serving", Annotations: map[string]string{wire.SilentNodesAnnotation: nodes}}})
 	}
 	activators := func(words string) { list("knative-serving", "activators-x", activatorService, nil, words) }
 
@@ -151,6 +164,10 @@ func TestTheListFollowsPodsActivatorsAndTheMode(t *testing.T) {
 	pods("10.0.0.1")
 	until("10.0.0.1")
 	pods("10.0.0.1 10.0.0.2")
+	until("10.0.0.1 10.0.0.2")
+	silent("b")
+	until("10.0.0.1")
+	silent("")
 	until("10.0.0.1 10.0.0.2")
 	pods("10.0.0.1 ~10.0.0.2")
 	until("10.0.0.1")

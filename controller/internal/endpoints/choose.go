@@ -54,12 +54,14 @@ const maxEndpoints = 1000
 //
 // A change from one row to another is one write per EndpointSlice, so there is always an address in
 // between. Each address type is decided on its own, because each has its own EndpointSlices.
+//
+// Of pods and of activators that are ready, those on silent nodes are left out if there are others.
 func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
-	pods, activators []*discoveryv1.EndpointSlice) (map[discoveryv1.AddressType][]discoveryv1.Endpoint, Source) {
+	pods, activators []*discoveryv1.EndpointSlice, silent sets.Set[string]) (map[discoveryv1.AddressType][]discoveryv1.Endpoint, Source) {
 	if mode == "" {
 		mode, numActivators = autoscalingv1alpha1.ModeProxy, firstActivators
 	}
-	ofPods, ofActivators := standing(pods, ready), standing(activators, ready)
+	ofPods, ofActivators := answering(standing(pods, ready), silent), answering(standing(activators, ready), silent)
 	if len(ofActivators) == 0 {
 		ofActivators = standing(activators, leaving)
 	}
@@ -133,6 +135,18 @@ func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.Add
 		slices.SortFunc(list, func(a, b discoveryv1.Endpoint) int { return cmp.Compare(a.Addresses[0], b.Addresses[0]) })
 	}
 	return out
+}
+
+// answering leaves out what is on silent nodes, of each address type for which there is anything
+// else.
+func answering(all map[discoveryv1.AddressType][]discoveryv1.Endpoint, silent sets.Set[string]) map[discoveryv1.AddressType][]discoveryv1.Endpoint {
+	for kind, list := range all {
+		others := slices.DeleteFunc(slices.Clone(list), func(e discoveryv1.Endpoint) bool { return e.NodeName != nil && silent.Has(*e.NodeName) })
+		if len(others) > 0 {
+			all[kind] = others
+		}
+	}
+	return all
 }
 
 // subset returns n of the activators, by consistent hashing of the revision's name. So a revision

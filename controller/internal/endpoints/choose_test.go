@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
@@ -45,7 +46,7 @@ func TestEndpointsNameNodeAndZoneAndNoPod(t *testing.T) {
 		e.NodeName, e.Zone, e.TargetRef = ptr.To("node"), ptr.To("zone"), &corev1.ObjectReference{Kind: "Pod", Name: "p"}
 	}
 	for _, mode := range []autoscalingv1alpha1.Mode{autoscalingv1alpha1.ModeServe, autoscalingv1alpha1.ModeProxy} {
-		chosen, source := choose("r", mode, 1, pods, activators)
+		chosen, source := choose("r", mode, 1, pods, activators, nil)
 		e := chosen[discoveryv1.AddressTypeIPv4][0]
 		if ptr.Deref(e.NodeName, "") != "node" || ptr.Deref(e.Zone, "") != "zone" || e.TargetRef != nil {
 			t.Errorf("an endpoint of %s is %v", source, e)
@@ -85,7 +86,52 @@ func TestChoose(t *testing.T) {
 		{"", 0, "1", "8 9", "8 9", Activators, "before the first decision two activators serve"},
 		{proxy, 0, "1 1", "9 9", "9", Activators, "an address in two slices counts once"},
 	} {
-		got, source := choose("rev", row.mode, row.n, endpointSlice(row.pods), endpointSlice(row.activators))
+		got, source := choose("rev", row.mode, row.n, endpointSlice(row.pods), endpointSlice(row.activators), nil)
+		if addresses(got[discoveryv1.AddressTypeIPv4]) != row.want || source != row.source {
+			t.Errorf("mode %q, pods %q, activators %q: got %q from %s, want %q from %s: %s", row.mode, row.pods, row.activators,
+				addresses(got[discoveryv1.AddressTypeIPv4]), source, row.want, row.source, row.why)
+		}
+	}
+}
+
+// A word such as "1@b" is on node b, which is silent.
+func TestWhatIsOnSilentNodesIsLeftOutIfThereIsMore(t *testing.T) {
+	const serve, proxy = autoscalingv1alpha1.ModeServe, autoscalingv1alpha1.ModeProxy
+	on := func(words string) []*discoveryv1.EndpointSlice {
+		var plain []string
+		nodes := map[string]string{}
+		for _, w := range strings.Fields(words) {
+			address, node, known := strings.Cut(w, "@")
+			if plain = append(plain, address); known {
+				nodes[strings.TrimLeft(address, "-~!")] = node
+			}
+		}
+		out := endpointSlice(strings.Join(plain, " "))
+		for i := range out[0].Endpoints {
+			if node := nodes[out[0].Endpoints[i].Addresses[0]]; node != "" {
+				out[0].Endpoints[i].NodeName = &node
+			}
+		}
+		return out
+	}
+	for _, row := range []struct {
+		mode             autoscalingv1alpha1.Mode
+		n                int32
+		pods, activators string
+		want             string
+		source           Source
+		why              string
+	}{
+		{serve, 0, "1@a 2@b 3@c", "9@a", "1 3", Pods, "others take the requests"},
+		{serve, 0, "1 2@b", "9@a", "1", Pods, "a pod whose node is not named"},
+		{serve, 0, "1@b 2@b", "9@a", "1 2", Pods, "there are no others"},
+		{serve, 0, "-1@a 2@b", "9@a", "2", Pods, "others are not ready"},
+		{proxy, 0, "1@a", "8@b 9@c", "9", Activators, "of activators, too"},
+		{proxy, 2, "1@a", "7@a 8@b 9@c", "7 9", Activators, "a subset of those that answer"},
+		{proxy, 0, "1@a", "8@b", "8", Activators, "the only activator may still hold requests"},
+		{proxy, 0, "1@b 2@c", "", "2", Pods, "no activator"},
+	} {
+		got, source := choose("rev", row.mode, row.n, on(row.pods), on(row.activators), sets.New("b"))
 		if addresses(got[discoveryv1.AddressTypeIPv4]) != row.want || source != row.source {
 			t.Errorf("mode %q, pods %q, activators %q: got %q from %s, want %q from %s: %s", row.mode, row.pods, row.activators,
 				addresses(got[discoveryv1.AddressTypeIPv4]), source, row.want, row.source, row.why)
@@ -102,7 +148,7 @@ func TestChooseNeverListsNobodyWhileSomebodyIsThere(t *testing.T) {
 			return "-" + address
 		}
 		for _, mode := range []autoscalingv1alpha1.Mode{"", "Serve", "Proxy", "Nonsense"} {
-			got, source := choose("rev", mode, 1, endpointSlice(word(0, "1")+" "+word(1, "2")), endpointSlice(word(2, "8")+" "+word(3, "9")))
+			got, source := choose("rev", mode, 1, endpointSlice(word(0, "1")+" "+word(1, "2")), endpointSlice(word(2, "8")+" "+word(3, "9")), nil)
 			if len(got) == 0 || source == Nobody {
 				t.Errorf("mode %q, ready %04b: %v from %s", mode, bits, got, source)
 			}

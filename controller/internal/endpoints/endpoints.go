@@ -2,20 +2,24 @@
 //
 // Owns: Service <revision> and its EndpointSlices, Service <revision>-private. Reads:
 // PodAutoscalers (mode and number of activators), the EndpointSlices of the private Services and of
-// activator-service. Writes: what it owns. Never: a PodAutoscaler's status; an EndpointSlice
-// without addresses while a pod or an activator could take a request.
+// activator-service, and which nodes autoscalers call silent. Writes: what it owns. Never: a
+// PodAutoscaler's status; an EndpointSlice without addresses while a pod or an activator could take
+// a request.
 package endpoints
 
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
+	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 
@@ -25,6 +29,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/wire"
 )
 
 // activatorService is the Service of the activators, in the system namespace.
@@ -36,6 +41,7 @@ type reconciler struct {
 	services   corelisters.ServiceLister
 	slices     reconcile.Index[*discoveryv1.EndpointSlice] // of both Services of a revision, by its name
 	activators discoverylisters.EndpointSliceLister
+	silent     coordinationlisters.LeaseLister
 	security   *security
 	refusals   *reconcile.Refusals
 }
@@ -45,11 +51,13 @@ type reconciler struct {
 func New(w *reconcile.World) *reconcile.Controller {
 	ofRevisions := w.Kubernetes("", names.ServerlessServiceLabel)
 	ofActivators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+activatorService)
+	silent := w.Named(w.SystemNamespace, wire.SilentNodes).Coordination().V1().Leases()
 	services, slices := ofRevisions.Core().V1().Services(), ofRevisions.Discovery().V1().EndpointSlices()
 	r := &reconciler{
 		kube: w.Kube, system: w.SystemNamespace, services: services.Lister(),
 		slices:     reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices.Informer(), names.ServerlessServiceLabel),
 		activators: ofActivators.Discovery().V1().EndpointSlices().Lister(), refusals: &w.Refusals,
+		silent: silent.Lister(),
 	}
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
@@ -66,6 +74,9 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c.WatchForAll(ofActivators.Discovery().V1().EndpointSlices().Informer(), func() []reconcile.Key {
 		return proxiedFirst(autoscalers.Informer().GetStore().List())
 	})
+	c.WatchForAll(silent.Informer(), func() []reconcile.Key {
+		return proxiedLast(autoscalers.Informer().GetStore().List())
+	})
 	return c
 }
 
@@ -80,6 +91,14 @@ func proxiedFirst(all []any) []reconcile.Key {
 		}
 	}
 	return append(first, then...)
+}
+
+// proxiedLast lists all keys, first those whose gateways send requests to pods now. Activators try
+// another pod by themselves.
+func proxiedLast(all []any) []reconcile.Key {
+	keys := proxiedFirst(all)
+	slices.Reverse(keys)
+	return keys
 }
 
 func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {
@@ -125,6 +144,16 @@ func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 	return err
 }
 
+// silentNodes are the nodes that autoscalers call silent.
+func (r *reconciler) silentNodes() sets.Set[string] {
+	// The lister fails only if there is no such Lease: nobody was silent yet.
+	lease, err := r.silent.Leases(r.system).Get(wire.SilentNodes)
+	if err != nil {
+		return nil
+	}
+	return sets.New(wire.DecodeSilentNodes(lease.Annotations[wire.SilentNodesAnnotation])...)
+}
+
 // publish writes the EndpointSlices of the public Service, as choose decides. New slices are
 // created before old ones are deleted.
 func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
@@ -144,7 +173,7 @@ func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 			have[slice.Name] = slice
 		}
 	}
-	addresses, _ := choose(pa.Name, pa.Status.Mode, pa.Status.NumActivators, private, activators)
+	addresses, _ := choose(pa.Name, pa.Status.Mode, pa.Status.NumActivators, private, activators, r.silentNodes())
 	for _, want := range makeSlices(pa, addresses) {
 		cached, found := have[want.Name]
 		delete(have, want.Name)

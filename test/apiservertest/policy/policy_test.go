@@ -188,6 +188,7 @@ func TestATokenOfOneComponentIsNotTheCluster(t *testing.T) {
 		"a Secret of any name":                     {account: "webhook", resource: "secrets", after: secret("knative-serving", "a", "Opaque")},
 		"the key of a namespace":                   {account: "controller", resource: "secrets", after: secret("tenant", "ebb-queue-proxy", "Opaque"), allowed: true},
 		"the autoscaler's Lease":                   {account: "autoscaler", resource: "leases", after: &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autoscaler-bucket-00-of-01"}}, allowed: true},
+		"which nodes are silent":                   {account: "autoscaler", resource: "leases", after: &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autoscaler-silent-nodes"}}, allowed: true},
 		"the controller's Lease":                   {account: "autoscaler", resource: "leases", after: &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "controller.00-of-01"}}},
 		"the authority of view.ebb.dev":            {account: "autoscaler", resource: "apiservices", before: apiService("autoscaler-view", ""), after: apiService("autoscaler-view", "QQ=="), allowed: true},
 		"another authority of view.ebb.dev":        {account: "autoscaler", resource: "apiservices", before: apiService("autoscaler-view", "QQ=="), after: apiService("autoscaler-view", "Qg=="), allowed: true},

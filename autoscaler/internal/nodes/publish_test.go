@@ -1,0 +1,81 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"ebb.dev/ebb/wire"
+)
+
+func TestOneReplicaTellsWhichNodesAreSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := fake.NewClientset()
+		var calls, fails atomic.Int64
+		var may atomic.Bool
+		kube.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if calls.Add(1); fails.Load() > 0 {
+				fails.Add(-1)
+				return true, nil, errors.New("the API server is away")
+			}
+			return false, nil, nil
+		})
+		leases := kube.CoordinationV1().Leases("knative-serving")
+		p := &Publisher{Leases: leases, MayWrite: may.Load, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { p.Run(ctx); close(done) }()
+		said := func() string {
+			lease, err := leases.Get(t.Context(), wire.SilentNodes, metav1.GetOptions{})
+			if err != nil {
+				return "nothing"
+			}
+			return lease.Annotations[wire.SilentNodesAnnotation]
+		}
+		expect := func(when, want string) {
+			t.Helper()
+			synctest.Wait()
+			if got := said(); got != want {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
+		p.Set([]string{"b"})
+		time.Sleep(5 * time.Second)
+		expect("by another replica", "nothing")
+		p.Set(nil)
+		may.Store(true)
+		time.Sleep(5 * time.Second)
+		expect("while all nodes answer", "nothing")
+		calls.Store(0)
+		time.Sleep(time.Minute)
+		if n := calls.Load(); n > 0 {
+			t.Errorf("%d calls in a minute in which nothing changes", n)
+		}
+		p.Set([]string{"b", "c"})
+		expect("at once", "b,c")
+		fails.Store(1)
+		p.Set([]string{"b"})
+		time.Sleep(2 * publishPeriod)
+		expect("after a failure", "b")
+		may.Store(false)
+		time.Sleep(2 * publishPeriod)
+		p.Set(nil)
+		time.Sleep(5 * time.Second)
+		expect("by a replica that has lost its part", "b")
+		may.Store(true)
+		time.Sleep(2 * publishPeriod)
+		expect("by one that has it again", "")
+		cancel()
+		<-done
+	})
+}

@@ -1,0 +1,73 @@
+package revision
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/zero"
+)
+
+// Pods on lost nodes are asked for once more, beyond max-scale if need be, and at most as many as
+// are wanted. When the node answers, the surplus goes with a tick, and not between two.
+func TestPodsOnLostNodesAreReplaced(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		counts    Counts
+		min, max  int32
+		want      int32
+		urgent    bool
+		unlimited bool
+	}{
+		"none is lost":               {Counts{Ready: 3}, 3, 0, 3, false, true},
+		"one of three":               {Counts{Ready: 2, NotReady: 1, Lost: 1}, 3, 0, 4, false, true},
+		"one of three, at max-scale": {Counts{Ready: 2, NotReady: 1, Lost: 1}, 3, 3, 4, false, true},
+		"all":                        {Counts{NotReady: 3, Lost: 3}, 3, 0, 6, true, true},
+		"more than are wanted":       {Counts{NotReady: 5, Lost: 5}, 2, 2, 4, true, true},
+		"one that starts":            {Counts{Ready: 2, NotReady: 1, Pending: 1, Lost: 1}, 3, 0, 4, false, true},
+		"within the budget":          {Counts{NotReady: 3, Lost: 3}, 3, 0, 4, true, false},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			cfg := config()
+			cfg.Zero.Min, cfg.Zero.Max = c.min, c.max
+			budget := NewBudget()
+			if !c.unlimited {
+				cfg.ScaleUp = Rate{PerSecond: 1, Burst: 1}
+			}
+			r := New(cfg, Counts{Ready: c.min}, epoch)
+			r.Import(State{Desired: c.min, Zero: zero.State{Active: zero.Yes, Initialized: true}}, 0, epoch)
+			r.Scraped(load(1), epoch)
+			if out := r.Decide(epoch, false, nil); out.Replicas != c.min || out.Extra != 0 {
+				t.Fatalf("before, %d replicas", out.Replicas)
+			}
+			now := epoch.Add(2 * time.Second)
+			r.SetCounts(c.counts)
+			out := r.Decide(now, true, budget)
+			if out.Replicas != c.want || out.Urgent != c.urgent || out.Status.Desired != c.min {
+				t.Errorf("%d replicas of %d, urgent %v", out.Replicas, out.Status.Desired, out.Urgent)
+			}
+			if told := strings.Contains(out.Reason(), "on nodes that do not answer"); told != (c.counts.Lost > 0) {
+				t.Errorf("reason %q", out.Reason())
+			}
+			r.SetCounts(Counts{Ready: c.want})
+			r.Scraped(load(1), now)
+			if out := r.Decide(now.Add(time.Second), true, budget); out.Replicas < c.want {
+				t.Errorf("between two ticks %d replicas", out.Replicas)
+			}
+			r.Scraped(load(1), now.Add(2*time.Second))
+			if out := r.Decide(now.Add(2*time.Second), false, budget); out.Replicas != c.min || out.Extra != 0 {
+				t.Errorf("in the end %d replicas, because %s", out.Replicas, out.Reason())
+			}
+		})
+	}
+}
+
+// Nobody asks for the pods of a revision that nobody needs.
+func TestARevisionAtZeroHasNothingToReplace(t *testing.T) {
+	r := New(config(), Counts{}, epoch)
+	r.Import(asleep(), 0, epoch)
+	r.Decide(epoch, false, nil)
+	r.SetCounts(Counts{NotReady: 2, Lost: 2})
+	if out := r.Decide(epoch.Add(2*time.Second), false, nil); out.Replicas > 0 || out.Extra != 0 {
+		t.Errorf("%d replicas, because %s", out.Replicas, out.Reason())
+	}
+}

@@ -1,0 +1,20 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+func TestSilentNodesGoBothWays(t *testing.T) {
+	var many []string
+	for i := range MostSilentNodes + 5 {
+		many = append(many, fmt.Sprint("node-", i))
+	}
+	for _, names := range [][]string{nil, {"b"}, {"b", "c.example.com"}, many} {
+		got, want := DecodeSilentNodes(EncodeSilentNodes(names)), names[:min(len(names), MostSilentNodes)]
+		if !slices.Equal(got, want) {
+			t.Errorf("%d became %d: %.80v", len(names), len(got), got)
+		}
+	}
+}
