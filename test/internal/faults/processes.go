@@ -32,6 +32,11 @@ func ctl(ctx context.Context, arguments ...string) error {
 	return nil
 }
 
+// Node does to one of several nodes what `make node` does.
+func Node(ctx context.Context, name string, do ...string) error {
+	return ctl(ctx, append([]string{"node", name}, do...)...)
+}
+
 // container is a container of all pods of a namespace with a label.
 type container struct{ namespace, label, name string }
 
