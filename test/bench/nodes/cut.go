@@ -39,8 +39,6 @@ type target struct {
 	pods              int
 }
 
-const plainHost = "plain-nodes.ebb.test"
-
 // services makes them, each with one pod on the node that ends.
 func (b *bench) services(ctx context.Context) error {
 	ends := b.place.ends
@@ -62,12 +60,13 @@ func (b *bench) services(ctx context.Context) error {
 	if err := errors.Join(add("activator", "2", "-1", 2), add("direct", "2", "0", 2)); err != nil {
 		return err
 	}
-	plain := cluster.Plain{Name: "plain", Image: b.image, Host: plainHost, Replicas: 2}
+	host := "plain." + b.namespace + ".ebb.test" // one of its own: the oldest HTTPRoute of a host counts
+	plain := cluster.Plain{Name: "plain", Image: b.image, Host: host, Replicas: 2}
 	if err := b.ApplyPlain(ctx, b.namespace, plain); err != nil {
 		return err
 	}
-	b.targets = append(b.targets, target{"plain", "http://" + plainHost, "app=plain", 2})
-	if err := b.AwaitAnswer(ctx, "http://"+plainHost); err != nil {
+	b.targets = append(b.targets, target{"plain", "http://" + host, "app=plain", 2})
+	if err := b.AwaitAnswer(ctx, "http://"+host); err != nil {
 		return err
 	}
 	if err := b.place.only(ctx, b.place.all...); err != nil {

@@ -47,7 +47,7 @@ func run(ctx context.Context, name, image string, lasts time.Duration, leader bo
 	}
 	var undo cluster.Undo
 	defer func() { err = errors.Join(err, undo.Run()) }()
-	restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{"scale-to-zero-grace-period": "6s"})
+	restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{"scale-to-zero-grace-period": "6s", "allow-zero-initial-scale": "true"})
 	if err != nil {
 		return err
 	}
