@@ -85,6 +85,7 @@ type Sidecar struct {
 	misspoke  atomic.Bool       // it said so in a way that is not understood
 	// For a revision that sleeps, else nil.
 	sleeper     *sleep.Sleeper
+	spare       *time.Timer // of giveBack
 	stopSleeper context.CancelFunc
 	orders      wire.Guard // of the autoscaler
 	started     time.Time
