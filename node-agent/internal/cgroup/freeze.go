@@ -21,6 +21,9 @@ import (
 // return to user mode, most of them at once.
 const look = 200 * time.Microsecond
 
+// lowest is the nice value of the thread that compresses.
+const lowest = 19
+
 // Freeze freezes the containers of a pod. When it returns nil, none of their tasks runs. When it
 // returns an error, some of them may be frozen. A task that waits for a disk or a network file
 // system cannot be frozen; ctx bounds how long that is tried.
@@ -161,6 +164,8 @@ func writeUntil(ctx context.Context, file *os.File, text string) error {
 	go func() {
 		// The thread is not unlocked: it ends with the goroutine, and no late signal hits another.
 		runtime.LockOSThread()
+		// Threads that freeze and thaw go first.
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, lowest)
 		thread.Store(int64(unix.Gettid()))
 		_, err := unix.Write(int(file.Fd()), []byte(text))
 		thread.Store(0)

@@ -257,7 +257,7 @@ func (c *connection) start(work standby.Work) {
 	asked := time.Now()
 	go func() {
 		began := asked
-		err := c.o.Pool.do(ctx, work, func() error {
+		err := c.o.Pool.do(ctx, work, func(ctx context.Context) error {
 			began = time.Now()
 			switch work {
 			case standby.FreezeAll:

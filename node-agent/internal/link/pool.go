@@ -3,15 +3,31 @@ package link
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"ebb.dev/ebb/standby"
 )
 
+const (
+	// calm is how long after a thaw no pod is compressed: the request that woke its pod has its
+	// answer then.
+	calm = 100 * time.Millisecond
+	// yields bounds how long a compression makes room for pods that wake. On a node where they
+	// never cease, memory is worth something, too.
+	yields = 5 * time.Second
+)
+
 // Pool bounds how much work the agent does at once, however many pods ask for it: the agent must
 // answer the guard meanwhile. Each kind of work has places of its own, so a pod that wakes never
-// waits for others that freeze or are compressed.
+// waits for others that freeze or are compressed. A compression stops for it and goes on later.
 type Pool struct {
 	places map[standby.Work]chan struct{}
+
+	mu     sync.Mutex
+	thaws  int       // under way
+	thawed time.Time // when one ended last
+	stop   func()    // interrupts the compression under way, nil for none
 }
 
 // NewPool returns the pool of a node.
@@ -23,17 +39,84 @@ func NewPool() *Pool {
 	}}
 }
 
-// do does work once there is a place for it, unless ctx ends before.
-func (p *Pool) do(ctx context.Context, work standby.Work, f func() error) error {
+var errBusy = errors.New("the node agent was busy with other pods")
+
+// do does work once there is a place for it, unless ctx ends before. A compression may be
+// interrupted and begun anew.
+func (p *Pool) do(ctx context.Context, work standby.Work, f func(context.Context) error) error {
+	if work == standby.ThawAll {
+		p.wake()
+		defer p.woke()
+	}
 	place := p.places[work]
 	select {
 	case place <- struct{}{}:
 	case <-ctx.Done():
-		return errors.New("the node agent was busy with other pods")
+		return errBusy
 	}
 	defer func() { <-place }()
 	if ctx.Err() != nil {
-		return errors.New("the node agent was busy with other pods")
+		return errBusy
 	}
-	return f()
+	if work == standby.Compress {
+		return p.compress(ctx, f)
+	}
+	return f(ctx)
+}
+
+func (p *Pool) wake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.thaws++
+	if p.stop != nil {
+		p.stop()
+	}
+}
+
+func (p *Pool) woke() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.thaws--
+	p.thawed = time.Now()
+}
+
+// compress compresses while no pod wakes.
+func (p *Pool) compress(ctx context.Context, f func(context.Context) error) error {
+	for began := time.Now(); ; {
+		if time.Since(began) >= yields {
+			return f(ctx)
+		}
+		try, stop := context.WithCancel(ctx)
+		if wait := p.claim(stop); wait > 0 {
+			stop()
+			select {
+			case <-ctx.Done():
+				return errBusy
+			case <-time.After(wait):
+			}
+			continue
+		}
+		err := f(try)
+		p.mu.Lock()
+		p.stop = nil
+		interrupted := try.Err() != nil && ctx.Err() == nil
+		p.mu.Unlock()
+		stop()
+		if !interrupted {
+			return err
+		}
+	}
+}
+
+// claim lets a compression begin, which stop interrupts, or says how long it has to wait first.
+func (p *Pool) claim(stop func()) (wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.thaws > 0 {
+		return calm
+	}
+	if wait = calm - time.Since(p.thawed); wait <= 0 {
+		p.stop = stop
+	}
+	return wait
 }
