@@ -215,6 +215,31 @@ func (s *story) keepsABusyPod(name string, v service, explain func(...string) (s
 	}
 }
 
+// Of two pods without a request, the one whose program works on stays. Kubernetes would rather
+// delete it, because it is the newer one.
+func TestTheBusyProgramOfTwoKeepsItsPod(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url := s.ready("worker", service{name: "worker", concurrency: 1, annotations: map[string]string{"autoscaling.ebb.dev/busy-for": "10m"}}.manifest())
+	first := make(chan probe.Reply, 1)
+	go func() { first <- probe.Get(s.ctx, s.client(), url+"/?sleep=15000") }()
+	s.until("a second pod comes", func() (bool, string, error) {
+		pods, err := s.Pods(s.ctx, s.namespace, "worker", false)
+		return len(pods) == 2, fmt.Sprintf("%d pods", len(pods)), err
+	})
+	second := probe.Get(s.ctx, s.client(), url+"/?busy=10m")
+	old, busy := (<-first).Header.Get("X-Pod-Name"), second.Header.Get("X-Pod-Name")
+	if old == "" || busy == "" || old == busy {
+		t.Fatalf("the requests went to pods %q and %q", old, busy)
+	}
+	s.until("one pod is left", func() (bool, string, error) {
+		pods, err := s.Pods(s.ctx, s.namespace, "worker", false)
+		return len(pods) == 1, fmt.Sprintf("%d pods", len(pods)), err
+	})
+	if left := s.onlyPod("worker").Name; left != busy {
+		t.Errorf("pod %s is left, and the program of %s is busy", left, busy)
+	}
+}
+
 func isPodReady(pod corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
