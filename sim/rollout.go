@@ -29,7 +29,8 @@ type traffic struct {
 	name string
 	// rate is the mean of the requests in a second.
 	rate  func(second int) float64
-	takes time.Duration // the rollout
+	takes time.Duration   // the rollout
+	steps []rollout.Stage // even ones without
 	// bursts makes failures come together: senders of nothing but bad requests, outages of what
 	// both revisions need, and pods that answer nothing for half a second.
 	bursts bool
@@ -46,6 +47,8 @@ var traffics = []traffic{
 			}
 			return 7
 		}},
+	{name: "steady, 5 % first", takes: 2 * time.Minute, rate: func(int) float64 { return 100 },
+		steps: []rollout.Stage{{Percent: 5, For: 30 * time.Second}, {Percent: 25, For: 30 * time.Second}, {Percent: 50, For: time.Minute}}},
 }
 
 // fault is what is wrong with the new revision.
@@ -127,6 +130,7 @@ func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8
 		return rollout.State{Configurations: []rollout.Configuration{{Name: "c", Percent: 100, Revisions: revisions}}}
 	}
 	want := share(rollout.Share{Revision: "new", Percent: 100})
+	want.Configurations[0].Stages = shape.steps
 	split, _ := rollout.Advance(share(rollout.Share{Revision: "old", Percent: 100}), want, shape.takes, began)
 	split, _ = rollout.Observe(split, shape.takes, began.Add(gatewaysFollow))
 	var s judge.State
@@ -260,6 +264,7 @@ a rollout judged is told in [gradual rollout](../how-to/gradual-rollout.md#have-
 | *low, slowly* | 1 a second | 20 minutes |
 | *steady* | 100 a second | 2 minutes |
 | *bursty* | 5 s of 380 a second, then 15 s of 7 | 2 minutes |
+| *steady, 5 %% first* | 100 a second | 2 minutes, in steps: ` + "`5%% 30s, 25%% 30s, 50%% 1m`" + ` |
 
 Each request fails by chance, one in a thousand if nothing else is said. Under *bursty* more fail, and together: each 20 s a sender comes
 with 20 bad requests, each minute what both revisions need fails half of the requests for two seconds, and each pod stalls for half a
@@ -283,6 +288,9 @@ of them. *Bad answers* are the mean of what the new revision failed or slowed un
 
 const rolloutEnd = `
 - 0.1 % of the requests of two minutes are 12 under *steady*.
+- Without steps a rollout of two minutes gives one percent more each 1.2 seconds. What takes time is that the new revision gets requests:
+  one that fails 20 % goes back after eight bad answers, with these steps as with a first one of 5 %. That has them sooner, and the steps after it
+  have the small faults later.
 - Under *low* the new revision gets 60 requests. That is enough to find one that fails 20 %, because the split stands still while it fails
   more than it may and can hardly be compared. It is not enough to see 5 %, or slow requests. A longer rollout sees more.
 - A burst of bad requests convicts nobody, because both revisions fail it. One bad moment of one revision does not convict it either:

@@ -26,6 +26,7 @@ func main() {
 	var o options
 	flag.DurationVar(&o.takes, "takes", 2*time.Minute, "how long a rollout takes")
 	flag.DurationVar(&o.interval, "interval", 10*time.Millisecond, "the time between two requests to a Service")
+	flag.StringVar(&o.steps, "steps", "", "the steps of a rollout, such as \"5% 30s, 50%\"; even ones without")
 	flag.StringVar(&o.only, "only", "", "measure this fault alone")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -39,7 +40,7 @@ func main() {
 
 type options struct {
 	takes, interval time.Duration
-	only            string
+	steps, only     string
 }
 
 // fault is what is wrong with the new revision. Some requests are slow, as in a program that looks

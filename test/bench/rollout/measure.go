@@ -78,6 +78,9 @@ func (r *rollout) begin(now time.Time) {
 func (b *bench) manifest(name, text string, judged bool, variables map[string]string) string {
 	var m strings.Builder
 	fmt.Fprintf(&m, "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: %s\n  annotations:\n    serving.knative.dev/rollout-duration: %s\n", name, b.takes)
+	if b.steps != "" {
+		fmt.Fprintf(&m, "    serving.ebb.dev/rollout-steps: %s\n", b.steps)
+	}
 	if judged {
 		m.WriteString("    serving.ebb.dev/rollout-guard: \"on\"\n")
 	}
