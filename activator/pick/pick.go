@@ -11,6 +11,8 @@ type State uint8
 const (
 	// Open: the pod may be chosen.
 	Open State = iota
+	// Far: it may, too, but it is in another zone: where the traffic is paid for, and takes longer.
+	Far
 	// Full: the pod has just refused a request because its own limit is reached by requests of
 	// others.
 	Full
@@ -52,10 +54,12 @@ const firstFreeLimit = 3
 // Choose returns the index of the pod for the next request, or -1.
 //
 //	limit    policy                                   pod is eligible when
-//	0        least in flight of two random choices    open or full
-//	1..3     first in address order                   open and in flight < limit
-//	> 3      round robin from cursor                  open and in flight < limit
+//	0        least in flight of two random choices    open, far or full
+//	1..3     first in address order                   open or far, and in flight < limit
+//	> 3      round robin from cursor                  open or far, and in flight < limit
 //
+// With a limit, an open pod goes before one that is far; without, only if both have as much in
+// flight: a pod that takes any number has no slot that is free, and so nearness would cost a queue.
 // Without an eligible pod, the first pod in order that is asleep is chosen. When no pod is open,
 // full or asleep, all being suspect, the same policy runs over the suspects. cursor is
 // where round robin begins (the caller passes the index after the last choice), random is any 64
@@ -72,7 +76,7 @@ func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
 	if limit > firstFreeLimit {
 		start, reason = wrap(cursor, n), RoundRobin
 	}
-	suspect, sleeper, alive := -1, -1, false
+	suspect, sleeper, far, alive := -1, -1, -1, false
 	for k := range n {
 		i := start + k
 		if i >= n {
@@ -90,9 +94,16 @@ func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
 			}
 		case state == Open && pods.InFlight(i) < limit:
 			return i, reason
+		case state == Far && pods.InFlight(i) < limit:
+			if far < 0 {
+				far = i
+			}
 		default:
 			alive = true
 		}
+	}
+	if far >= 0 {
+		return far, reason
 	}
 	if sleeper >= 0 {
 		return sleeper, Woken
@@ -115,10 +126,11 @@ func chooseUnlimited(pods Pods, n int, random uint64) (int, Reason) {
 			second++
 		}
 	}
-	a, b := pods.State(first) < Asleep, pods.State(second) < Asleep
+	one, two := pods.State(first), pods.State(second)
+	a, b := one < Asleep, two < Asleep
 	switch {
 	case a && b:
-		if pods.InFlight(second) < pods.InFlight(first) {
+		if x, y := pods.InFlight(first), pods.InFlight(second); y < x || y == x && one == Far && two != Far {
 			return second, LessOfTwo
 		}
 		return first, LessOfTwo

@@ -80,6 +80,16 @@ func TestChoose(t *testing.T) {
 		{"no limit, one sleeps", fixed{[]int{0, 9}, []State{Asleep, Open}}, 0, 0, both(0, 1, 2), 1, LessOfTwo},
 		{"no limit, all sleep", fixed{[]int{0, 0}, []State{Asleep, Asleep}}, 0, 0, both(1, 0, 2), 1, Woken},
 		{"no limit, suspect and asleep", fixed{[]int{0, 0}, []State{Suspect, Asleep}}, 0, 0, both(0, 1, 2), 1, Woken},
+		{"a pod of this zone goes before one that is far", fixed{[]int{0, 0, 0}, []State{Far, Open, Far}}, 1, 0, 0, 1, FirstFree},
+		{"a far pod goes before a queue", fixed{[]int{0, 1, 0}, []State{Far, Open, Far}}, 1, 0, 0, 0, FirstFree},
+		{"a far pod that is free goes before waiting for one that refused", fixed{[]int{0, 0}, []State{Full, Far}}, 1, 0, 0, 1, FirstFree},
+		{"a far pod goes before one that sleeps", fixed{[]int{0, 1}, []State{Asleep, Far}}, 2, 0, 0, 1, FirstFree},
+		{"round robin within this zone", fixed{[]int{0, 0, 0, 0}, []State{Open, Far, Far, Open}}, 10, 1, 0, 3, RoundRobin},
+		{"round robin over far pods", fixed{[]int{9, 0, 0, 9}, []State{Open, Far, Far, Open}}, 9, 2, 0, 2, RoundRobin},
+		{"a busy far pod is worth waiting for rather than a suspect", fixed{[]int{1, 0}, []State{Far, Suspect}}, 1, 0, 0, -1, NoSlot},
+		{"no limit, far pods count by their load", fixed{[]int{4, 5}, []State{Far, Open}}, 0, 0, both(0, 1, 2), 0, LessOfTwo},
+		{"no limit, equal load takes the near one", fixed{[]int{5, 5}, []State{Far, Open}}, 0, 0, both(0, 1, 2), 1, LessOfTwo},
+		{"no limit, equal load of two far ones takes the first drawn", fixed{[]int{5, 5}, []State{Far, Far}}, 0, 0, both(1, 0, 2), 1, LessOfTwo},
 		{"no limit, resting and suspect", fixed{[]int{0, 0}, []State{Resting, Suspect}}, 0, 0, 0, 1, LastResort},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -96,11 +106,11 @@ func TestChooseNeverOverlooksAFreeSlotNorOverfills(t *testing.T) {
 	for range 20000 {
 		n, limit := random.IntN(6), random.IntN(6)
 		f := fixed{make([]int, n), make([]State, n)}
-		openSlot, allSuspect := false, n > 0
+		openSlot, nearSlot, allSuspect := false, false, n > 0
 		for i := range n {
-			f.inFlight[i], f.state[i] = random.IntN(limit+2), State(random.IntN(5))
-			if f.state[i] == Open && (limit == 0 || f.inFlight[i] < limit) {
-				openSlot = true
+			f.inFlight[i], f.state[i] = random.IntN(limit+2), State(random.IntN(6))
+			if f.state[i] <= Far && (limit == 0 || f.inFlight[i] < limit) {
+				openSlot, nearSlot = true, nearSlot || f.state[i] == Open
 			}
 			allSuspect = allSuspect && f.state[i] >= Suspect
 		}
@@ -113,6 +123,8 @@ func TestChooseNeverOverlooksAFreeSlotNorOverfills(t *testing.T) {
 			t.Fatalf("limit %d, %+v: chose %d beyond its limit", limit, f, got)
 		case f.state[got] == Suspect && !allSuspect:
 			t.Fatalf("limit %d, %+v: chose the suspect %d although others live", limit, f, got)
+		case limit > 0 && nearSlot && f.state[got] != Open:
+			t.Fatalf("limit %d, %+v: chose %d although one of this zone has a free slot", limit, f, got)
 		case f.state[got] == Resting:
 			t.Fatalf("limit %d, %+v: chose %d that rests", limit, f, got)
 		case limit > 0 && f.state[got] == Full:

@@ -54,7 +54,7 @@ func readOptions(c *component.Component) options {
 	bound := func(name string, usual int64, use string) int64 { return e.Number(name, usual, 1, math.MaxInt64, use) }
 	o := options{
 		ip:         e.NeededIP("POD_IP", "Address of this pod."),
-		node:       e.Text("EBB_NODE_NAME", "", "Name of this node. Without it, what this activator says of pods that do not answer counts for nothing."),
+		node:       e.Text("EBB_NODE_NAME", "", "Name of this node. Without it, what this activator says of pods that do not answer counts for nothing, and no zone is preferred."),
 		autoscaler: c.Autoscaler(),
 		idlePerPod: int(e.Number("MAX_IDLE_PROXY_CONNS_PER_HOST", 100, 1, math.MaxInt32, "Idle connections that are kept to one pod.")),
 		bounds: hold.Bounds{
@@ -97,7 +97,7 @@ type activator struct {
 func newTable(o options, budget *hold.Budget, store *settings.Store, who *identity.Identity, reporter *report.Reporter, prober *probe.Prober) *backends.Table {
 	// Until an authority is known no pod can have a certificate of it.
 	encrypt := func() bool { return store.Load().Network.SystemInternalTLS && who.CanVerify() }
-	return backends.NewTable(func(k backends.Key, info *backends.Info) *hold.Queue {
+	table := backends.NewTable(func(k backends.Key, info *backends.Info) *hold.Queue {
 		pods := reach.Options{Encrypt: encrypt, TLS: who.Client(k.Namespace),
 			Upstream: forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout}}
 		return hold.New(info.ContainerConcurrency, budget.Share(k.Namespace), hold.Options{
@@ -108,6 +108,8 @@ func newTable(o options, budget *hold.Budget, store *settings.Store, who *identi
 			Open: func(b hold.Backend) *reach.Pod { return reach.New(b.Address, pods) },
 		})
 	})
+	table.Node = o.node
+	return table
 }
 
 // build makes the parts, each after those that it uses.

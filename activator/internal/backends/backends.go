@@ -127,10 +127,14 @@ type Table struct {
 	Make func(Key, *Info) *hold.Queue
 	// Gone is called after a revision was deleted; may be nil.
 	Gone func(*Revision)
+	// Node is where this activator runs, "" if that is not known.
+	Node string
 
 	mutex   sync.Mutex
 	entries map[Key]*entry
 	unknown int
+	// zone is that of Node, "" until a pod there says so.
+	zone string
 	// ready are the revisions of the pods that Kubernetes lists as ready, one for each slice.
 	ready map[netip.Addr][]Key
 
@@ -181,7 +185,7 @@ func (t *Table) changeLocked(key Key, now time.Time, tell func(*entry)) {
 		t.unknown--
 	}
 	tell(e)
-	e.publish(now)
+	e.publish(t.zone, now)
 	switch {
 	case e.revision != nil:
 	case len(e.slices)+len(e.announcements) == 0:
@@ -239,6 +243,7 @@ func (t *Table) drop(e *entry) {
 func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
+	t.placeLocked(endpoints)
 	t.changeLocked(key, time.Now(), func(e *entry) {
 		t.own(key, e.slices[slice], endpoints)
 		if endpoints == nil {
@@ -247,6 +252,20 @@ func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 			e.slices[slice] = endpoints
 		}
 	})
+}
+
+// placeLocked learns the zone of this activator from a pod on its node, and looks at all pods anew
+// if it is another than before.
+func (t *Table) placeLocked(endpoints []Endpoint) {
+	for _, e := range endpoints {
+		if t.Node == "" || e.Node != t.Node || e.Zone == t.zone {
+			continue
+		}
+		t.zone = e.Zone
+		for _, other := range t.entries {
+			other.publish(t.zone, time.Now())
+		}
+	}
 }
 
 // own records of which revision the pods of a changed slice are.
@@ -391,7 +410,7 @@ func (t *Table) Sweep(now time.Time) {
 }
 
 // publish computes the pods. If they changed, it replaces the snapshot and updates the queue.
-func (e *entry) publish(now time.Time) {
+func (e *entry) publish(zone string, now time.Time) {
 	early, resort := true, time.Duration(0)
 	if e.revision != nil {
 		info := e.revision.Info()
@@ -402,6 +421,7 @@ func (e *entry) publish(now time.Time) {
 		spoken = maps.Clone(spoken) // merge deletes announcements, and births are made from them
 	}
 	pods := merge(e.slices, e.announcements, early, resort, now)
+	e.place(pods, zone)
 	if e.revision == nil {
 		// Nobody sends requests here, so there is nobody to protect.
 		maps.DeleteFunc(e.announcements, func(_ netip.AddrPort, said announcement) bool { return now.Sub(said.at) > announcedFor })
@@ -436,6 +456,29 @@ func (e *entry) publish(now time.Time) {
 		e.revision.Queue.SetPods(pods)
 	}
 	close(old.changed)
+}
+
+// place says which pods are in another zone than this activator, if some are in its own. A pod
+// whose zone is not known is near.
+func (e *entry) place(pods []hold.Backend, zone string) {
+	if zone == "" {
+		return
+	}
+	far := map[netip.AddrPort]bool{}
+	for _, endpoints := range e.slices {
+		for _, one := range endpoints {
+			if one.Zone != "" && one.Zone != zone {
+				far[one.Address] = true
+			}
+		}
+	}
+	near := func(b hold.Backend) bool { return !far[b.Address] }
+	if len(far) == 0 || !slices.ContainsFunc(pods, near) {
+		return
+	}
+	for i := range pods {
+		pods[i].Far = far[pods[i].Address]
+	}
 }
 
 func newSnapshot(pods, notReady []hold.Backend) *Snapshot {

@@ -347,3 +347,49 @@ func TestSilenceIsOfANode(t *testing.T) {
 		}
 	}
 }
+
+// An activator learns its zone from pods on its node. Pods of other zones are far, if there are
+// others, and one whose zone nobody knows is not.
+func TestPodsOfOtherZonesAreFar(t *testing.T) {
+	table := NewTable(func(Key, *Info) *hold.Queue {
+		return hold.New(1, hold.NewBudget(hold.Bounds{}).Share("ns"), hold.Options{})
+	})
+	table.Node = "node-a"
+	in := func(i int, zone string) Endpoint {
+		return Endpoint{Address: address(i), Pod: fmt.Sprint(i), Ready: true, Node: "node-" + zone, Zone: zone}
+	}
+	hello, other := Key{"ns", "hello"}, Key{"ns", "other"}
+	for _, key := range []Key{hello, other} {
+		table.SetRevision(key, &Info{Timeout: time.Minute})
+	}
+	expect := func(when, want string) {
+		t.Helper()
+		var far []string
+		for _, b := range table.Get(hello).Snapshot().Pods {
+			if b.Far {
+				far = append(far, b.Pod)
+			}
+		}
+		if got := strings.Join(far, " "); got != want {
+			t.Errorf("%s: far are %q, want %q", when, got, want)
+		}
+	}
+	table.SetSlice(hello, "x", []Endpoint{in(1, "b"), in(2, "a"), in(3, "c"), {Address: address(4), Pod: "4", Ready: true}})
+	expect("at once", "1 3")
+	slot, _ := table.Get(hello).Queue.Try()
+	if slot.Pod() != "2" {
+		t.Errorf("a request goes to %s", slot.Pod())
+	}
+	slot.Release(true)
+	table.SetSlice(hello, "x", []Endpoint{in(1, "b"), in(3, "c")})
+	expect("without a pod in this zone", "")
+	table.SetSlice(hello, "x", []Endpoint{in(1, "b"), in(3, "c"), {Address: address(5), Pod: "5", Ready: true, Zone: "a", Node: "another"}})
+	expect("with one on another node of this zone", "1 3")
+	moved := in(9, "a")
+	moved.Zone = "b"
+	table.SetSlice(other, "y", []Endpoint{moved})
+	expect("after the node's label has changed", "3 5")
+	moved.Zone = ""
+	table.SetSlice(other, "y", []Endpoint{moved})
+	expect("after it was removed", "")
+}

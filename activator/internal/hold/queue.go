@@ -58,11 +58,13 @@ type Backend struct {
 	Pod string
 	// Asleep says that the pod sleeps. A request wakes it.
 	Asleep bool
+	// Far says that the pod is in another zone, and that there are others.
+	Far bool
 }
 
 // same is what identifies a pod.
 func (b Backend) same() Backend {
-	b.Asleep = false
+	b.Asleep, b.Far = false, false
 	return b
 }
 
@@ -88,7 +90,7 @@ type Queue struct {
 
 	mutex   sync.Mutex
 	pods    []*pod // in address order
-	flagged int    // how many pods are refused, suspect or asleep; 0 makes State cheap
+	flagged int    // how many pods are refused, suspect, asleep or far; 0 makes State cheap
 	now     time.Time
 	cursor  int
 	order   uint64
@@ -361,6 +363,8 @@ func (v *view) State(i int) pick.State {
 		return pick.Full // while requests wait, the timer says whose turn it is to be tried again
 	case p.Asleep && p.inFlight == 0: // with a request in flight it wakes
 		return pick.Asleep
+	case p.Far:
+		return pick.Far
 	}
 	return pick.Open
 }

@@ -127,7 +127,7 @@ func (p *pod) trust() {
 func (q *Queue) recountLocked() {
 	q.flagged = 0
 	for _, p := range q.pods {
-		if !p.refused.IsZero() || p.failures.Load() > 0 || p.Asleep {
+		if !p.refused.IsZero() || p.failures.Load() > 0 || p.Asleep || p.Far {
 			q.flagged++
 		}
 	}
@@ -175,7 +175,7 @@ func (q *Queue) SetPods(backends []Backend) {
 				p.reach = q.options.Open(b)
 			}
 		}
-		p.Asleep = b.Asleep
+		p.Asleep, p.Far = b.Asleep, b.Far
 		delete(old, b.same())
 		pods = append(pods, p)
 	}
