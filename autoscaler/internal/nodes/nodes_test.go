@@ -31,7 +31,6 @@ type cluster struct {
 	renews, lost bool
 	told         []alive.Verdict
 	dials, reads int
-	conns        []net.Conn
 	*Watcher
 }
 
