@@ -175,8 +175,9 @@ func (s *story) readyPods(name string) (ready int, err error) {
 	return ready, err
 }
 
-// scaleAutoscalers sets the number of autoscaler replicas until the test ends.
-func (s *story) scaleAutoscalers(replicas int32) {
+// scaleAutoscalers sets the number of autoscaler replicas until the test ends, or until back is
+// called.
+func (s *story) scaleAutoscalers(replicas int32) (back func(ctx context.Context) error) {
 	s.Helper()
 	deployments := s.Kube.AppsV1().Deployments(cluster.System)
 	before, err := deployments.Get(s.ctx, "autoscaler", metav1.GetOptions{})
@@ -197,16 +198,18 @@ func (s *story) scaleAutoscalers(replicas int32) {
 				fmt.Sprintf("%d of %d autoscaler replicas are ready", d.Status.ReadyReplicas, n), nil
 		})
 	}
+	back = func(ctx context.Context) error { return set(ctx, *before.Spec.Replicas) }
 	s.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := set(ctx, *before.Spec.Replicas); err != nil {
+		if err := back(ctx); err != nil {
 			s.Error(err)
 		}
 	})
 	if err := set(s.ctx, replicas); err != nil {
 		s.Fatal(err)
 	}
+	return back
 }
 
 // leader returns the name of the pod that holds the leases of the revisions.

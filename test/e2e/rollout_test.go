@@ -86,3 +86,51 @@ func TestARevisionThatCannotStartGetsNoRequest(t *testing.T) {
 		t.Errorf("while it could not start: %v, %v", err, report.Bodies)
 	}
 }
+
+// "The autoscaler was away in the middle, and the new revision got everything although nobody knew
+// how it did." The split stands still, and goes on when an autoscaler is back.
+func TestARolloutStandsStillWhileTheAutoscalerIsAway(t *testing.T) {
+	s := beginAlone(t, 3*time.Minute)
+	s.needsAProcessOfEach()
+	url := s.ready("unheard", guarded("unheard", "60s", map[string]string{"TEXT": "one"}))
+	prober := probe.Start(s.client(), url, 20*time.Millisecond)
+	s.apply(guarded("unheard", "60s", map[string]string{"TEXT": "two"}))
+	until := func(what string, done func(route *unstructured.Unstructured, says string) bool) (share int64) {
+		s.Helper()
+		route, err := s.Await(s.ctx, cluster.Routes, s.namespace, "unheard", func(route *unstructured.Unstructured) bool {
+			return done(route, cluster.Conditions(route)["IngressReady"].Message)
+		})
+		if err != nil {
+			s.Fatalf("%s: %v", what, err)
+		}
+		return newestShare(route)
+	}
+	until("the rollout is judged", func(_ *unstructured.Unstructured, says string) bool {
+		return strings.Contains(says, "requests to the new revision failed")
+	})
+	back := s.scaleAutoscalers(0)
+	held := until("it stands still", func(_ *unstructured.Unstructured, says string) bool {
+		return strings.Contains(says, "stands still: no figures of the revisions came")
+	})
+	probe.Start(s.client(), url, 20*time.Millisecond).StopAfter(s.ctx, 300)
+	if now := until("it has a share", func(*unstructured.Unstructured, string) bool { return true }); now != held || held >= 100 {
+		t.Errorf("the new revision had %d %% when the rollout stood still, and has %d %%", held, now)
+	}
+	if err := back(s.ctx); err != nil {
+		t.Fatal(err)
+	}
+	until("it goes on", func(route *unstructured.Unstructured, _ string) bool { return newestShare(route) > held })
+	if err := prober.Stop().Err(300); err != nil {
+		t.Errorf("during the rollout: %v", err)
+	}
+}
+
+// newestShare is the percent of the requests that the newest Revision of a Route gets.
+func newestShare(route *unstructured.Unstructured) (percent int64) {
+	traffic, _, _ := unstructured.NestedSlice(route.Object, "status", "traffic")
+	if len(traffic) > 0 {
+		newest, _ := traffic[len(traffic)-1].(map[string]any)
+		percent, _ = newest["percent"].(int64)
+	}
+	return percent
+}
