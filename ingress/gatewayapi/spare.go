@@ -183,12 +183,13 @@ func Retain(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (
 		if h, live := have[w.Name]; live {
 			var stay, moved []gatewayv1.HTTPRouteRule
 			for i, rule := range h.Spec.Rules {
-				switch {
-				case !lost(rule, i, w.Spec.Rules):
-				case i < len(w.Spec.Rules):
-					moved = append(moved, spare(owner(w), rule))
-				default:
-					stay = append(stay, spare(owner(w), rule))
+				for _, one := range lost(rule, i, w.Spec.Rules) {
+					switch {
+					case i >= len(w.Spec.Rules):
+						stay = append(stay, spare(owner(w), one))
+					case !keys(moved)[key(one)]:
+						moved = append(moved, spare(owner(w), one))
+					}
 				}
 			}
 			if n := len(stay) + len(moved); n > 0 && len(w.Spec.Rules)+n <= maxRules {
@@ -202,17 +203,25 @@ func Retain(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (
 	return second, retained
 }
 
-// lost reports whether gateways that follow want no longer know where the rule in place i led.
-func lost(rule gatewayv1.HTTPRouteRule, i int, want []gatewayv1.HTTPRouteRule) bool {
+// lost returns what the rule in place i led to and gateways that follow want no longer know, as
+// rules. A split that becomes another one in its place loses single backends.
+func lost(rule gatewayv1.HTTPRouteRule, i int, want []gatewayv1.HTTPRouteRule) (out []gatewayv1.HTTPRouteRule) {
+	there := keys(want)
+	if isSplit(rule) || isSpare(rule) {
+		there = named(want)
+	}
 	switch {
 	case len(rule.BackendRefs) == 0:
-		return false
-	case isSplit(rule):
-		return i >= len(want) || !isSplit(want[i])
-	case isSpare(rule):
-		return !named(want)[key(rule)]
+	case isSplit(rule) && i < len(want) && isSplit(want[i]):
+		for _, ref := range rule.BackendRefs {
+			if one := only(rule, ref); !there[key(one)] {
+				out = append(out, one)
+			}
+		}
+	case isSplit(rule) || !there[key(rule)]:
+		out = append(out, rule)
 	}
-	return !keys(want)[key(rule)]
+	return out
 }
 
 func isSpare(rule gatewayv1.HTTPRouteRule) bool {

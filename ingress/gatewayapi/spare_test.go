@@ -88,6 +88,8 @@ func TestBackendsChangeInThreeWrites(t *testing.T) {
 		{"two for two", []plan.Share{share(a, 50), share(b, 50)}, []plan.Share{share(b, 30), share(c, 70)},
 			"spare hello-00001 | hello-00001 50, hello-00002 50 | spare hello-00003",
 			"spare hello-00002 | hello-00002 30, hello-00003 70 | spare hello-00001"},
+		{"two of three", []plan.Share{share(a, 30), share(b, 30), share(c, 40)}, []plan.Share{share(a, 50), share(b, 50)},
+			"", "spare hello-00001 | hello-00001 50, hello-00002 50 | spare hello-00003"},
 		{"another port", []plan.Share{a}, []plan.Share{{Revision: "hello-00001", Percent: 100, H2C: true}},
 			"hello-00001 | spare hello-00001", "hello-00001 | spare hello-00001"},
 	}
