@@ -22,7 +22,7 @@ const (
 	HeaderTag          = "Knative-Serving-Tag"
 	HeaderDefaultRoute = "Knative-Serving-Default-Route"
 	// HeaderBackend chooses a spare rule of a host by the UID of its Route and its backends
-	// (UID/service:port,...). Probes send it to learn whether a gateway knows them.
+	// (UID/generation/service:port,...). Probes send it to learn whether a gateway knows them.
 	HeaderBackend = "Ebb-Backend"
 	// HeaderFallback is on responses of a fallback Service, which it names.
 	HeaderFallback = "Ebb-Fallback"

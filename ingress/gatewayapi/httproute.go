@@ -59,7 +59,7 @@ func HTTPRoutes(p *plan.Plan, gateways settings.Gateway, meta Meta) []*gatewayv1
 		for _, rule := range target.Rules {
 			rules = append(rules, t.rule(rule))
 		}
-		rules = placed(meta.Owner.UID, rules)
+		rules = placed(string(meta.Owner.UID), rules)
 		if target.Plain == plan.HTTPRedirected {
 			// Each listener gets an HTTPRoute of its own: the plain one redirects, the other
 			// serves.

@@ -111,6 +111,21 @@ func setHash(filters []gatewayv1.HTTPRouteFilter, hash string) {
 	}
 }
 
+// hashOf returns the hash that setHash has set.
+func hashOf(filters []gatewayv1.HTTPRouteFilter) string {
+	for _, f := range filters {
+		if f.RequestHeaderModifier == nil {
+			continue
+		}
+		for _, h := range f.RequestHeaderModifier.Set {
+			if h.Name == wire.HeaderNetworkHash {
+				return h.Value
+			}
+		}
+	}
+	return ""
+}
+
 // Listener returns the listener that terminates TLS for a host. Gateways are shared, so the API
 // server merges the listeners of a Gateway by name.
 func Listener(host, secretNamespace, secret string) gatewayv1.Listener {

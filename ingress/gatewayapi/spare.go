@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -24,6 +23,10 @@ import (
 //
 // A spare rule is for requests with wire.HeaderBackend, as probes send them. The header names the
 // UID of the Route too, which clients do not know: they cannot choose where a split leads them.
+//
+// A plan may come twice. A gateway that is behind may have the spare rules of the first time, and
+// see them go before it sees those of the second. So the header names a generation of the
+// HTTPRoute, too: the one to which the spare rule was added.
 //
 // Envoy Gateway names the endpoints of a split after the place of its rule, those of any other rule
 // after the backend. So a rule that becomes a split, or was one, is not written over: a split has
@@ -46,7 +49,7 @@ func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, 
 		if !live {
 			continue
 		}
-		p := preparation{owner: owner(w), hash: hash}
+		p := preparation{owner: owner(w), generation: h.Generation, hash: hash}
 		p.prepare(h.Spec.Rules, w.Spec.Rules)
 		if len(p.rules) > maxRules {
 			// Gateways that are behind may miss what earlier plans named.
@@ -107,21 +110,24 @@ func accepted(h *gatewayv1.HTTPRoute, parent gatewayv1.ParentReference) bool {
 
 // preparation is the rules of an HTTPRoute, and the values that reach the spare ones put to them.
 type preparation struct {
-	owner  types.UID
-	hash   string
-	rules  []gatewayv1.HTTPRouteRule
-	values []string
+	owner, hash string
+	generation  int64
+	rules       []gatewayv1.HTTPRouteRule
+	values      []string
+	done        map[string]bool // by key
 }
 
 func (p *preparation) prepare(have, want []gatewayv1.HTTPRouteRule) {
-	p.rules, p.values = slices.Clone(have), nil
+	p.rules, p.values, p.done = slices.Clone(have), nil, map[string]bool{}
 	main := slices.DeleteFunc(slices.Clone(have), isSpare)
 	backends, alone := named(main), keys(main)
 	for place, rule := range want {
 		switch {
 		case isSpare(rule) || len(rule.BackendRefs) == 0:
 		case isSplit(rule):
-			if place >= len(have) || isSpare(have[place]) || !isSplit(have[place]) {
+			// If it only loses a backend, its spare rule still shows that a gateway has seen the
+			// rules that it has now. The wanted ones may be those of a plan before.
+			if place >= len(have) || isSpare(have[place]) || key(have[place]) != key(rule) {
 				p.put(rule, place)
 			}
 			for _, ref := range rule.BackendRefs {
@@ -137,21 +143,25 @@ func (p *preparation) prepare(have, want []gatewayv1.HTTPRouteRule) {
 
 // put adds a spare rule, in the given place if requests do not need what is there.
 func (p *preparation) put(rule gatewayv1.HTTPRouteRule, place int) {
-	value, one := spareValue(p.owner, rule), spare(p.owner, rule)
-	if slices.Contains(p.values, value) {
+	if p.done[key(rule)] {
 		return
 	}
-	setHash(one.Filters, p.hash)
-	p.values = append(p.values, value)
+	p.done[key(rule)] = true
 	at := place
 	if at < 0 || at >= len(p.rules) || !isSpare(p.rules[at]) {
 		at = slices.IndexFunc(p.rules, func(r gatewayv1.HTTPRouteRule) bool { return isSpare(r) && key(r) == key(rule) })
 	}
-	if at < 0 {
+	one := spare(fmt.Sprintf("%s/%d", p.owner, p.generation), rule)
+	setHash(one.Filters, p.hash)
+	switch {
+	case at < 0:
 		p.rules = append(p.rules, one)
-	} else {
+	case key(p.rules[at]) == key(rule) && hashOf(p.rules[at].Filters) == p.hash && header(p.rules[at]) != p.owner+"/"+key(rule):
+		one = p.rules[at] // it was added before, and the rules for requests are the same since
+	default:
 		p.rules[at] = one
 	}
+	p.values = append(p.values, header(one))
 }
 
 // RetainParents returns want with the parents that the HTTPRoutes have, too: another gateway may
@@ -230,6 +240,9 @@ func isSpare(rule gatewayv1.HTTPRouteRule) bool {
 	})
 }
 
+// header returns what wire.HeaderBackend says in requests for a spare rule.
+func header(spare gatewayv1.HTTPRouteRule) string { return spare.Matches[0].Headers[0].Value }
+
 func isSplit(rule gatewayv1.HTTPRouteRule) bool { return len(rule.BackendRefs) > 1 }
 
 // key tells where the requests of a rule go: "hello-00001:80,hello-00002:80".
@@ -276,21 +289,16 @@ func only(rule gatewayv1.HTTPRouteRule, ref gatewayv1.HTTPBackendRef) gatewayv1.
 }
 
 // owner returns the UID of the Route of an HTTPRoute.
-func owner(of *gatewayv1.HTTPRoute) types.UID { return of.OwnerReferences[0].UID }
+func owner(of *gatewayv1.HTTPRoute) string { return string(of.OwnerReferences[0].UID) }
 
-// spareValue is what wire.HeaderBackend says in requests for a spare rule:
-// "<UID>/hello-00001:80,hello-00002:80".
-func spareValue(owner types.UID, rule gatewayv1.HTTPRouteRule) string {
-	return string(owner) + "/" + key(rule)
-}
-
-// spare returns the rule for probes of its backends.
-func spare(owner types.UID, rule gatewayv1.HTTPRouteRule) gatewayv1.HTTPRouteRule {
+// spare returns the rule for probes of its backends. Their wire.HeaderBackend says
+// "<of>/hello-00001:80,hello-00002:80".
+func spare(of string, rule gatewayv1.HTTPRouteRule) gatewayv1.HTTPRouteRule {
 	rule = *rule.DeepCopy()
 	rule.Matches = []gatewayv1.HTTPRouteMatch{{
 		Path: &gatewayv1.HTTPPathMatch{Type: ptr.To(gatewayv1.PathMatchPathPrefix), Value: ptr.To("/")},
 		Headers: []gatewayv1.HTTPHeaderMatch{
-			{Type: ptr.To(gatewayv1.HeaderMatchExact), Name: wire.HeaderBackend, Value: spareValue(owner, rule)}},
+			{Type: ptr.To(gatewayv1.HeaderMatchExact), Name: wire.HeaderBackend, Value: of + "/" + key(rule)}},
 	}}
 	for _, f := range rule.Filters {
 		if m := f.RequestHeaderModifier; m != nil && !slices.Contains(m.Remove, wire.HeaderBackend) {
@@ -301,10 +309,10 @@ func spare(owner types.UID, rule gatewayv1.HTTPRouteRule) gatewayv1.HTTPRouteRul
 }
 
 // placed puts a spare rule in front of each split. It keeps the place of a rule that was no split.
-func placed(owner types.UID, rules []gatewayv1.HTTPRouteRule) (out []gatewayv1.HTTPRouteRule) {
+func placed(of string, rules []gatewayv1.HTTPRouteRule) (out []gatewayv1.HTTPRouteRule) {
 	for _, rule := range rules {
 		if isSplit(rule) {
-			out = append(out, spare(owner, only(rule, rule.BackendRefs[0])))
+			out = append(out, spare(of, only(rule, rule.BackendRefs[0])))
 		}
 		out = append(out, rule)
 	}

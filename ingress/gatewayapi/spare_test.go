@@ -86,10 +86,11 @@ func TestBackendsChangeInThreeWrites(t *testing.T) {
 		{"a split ends", []plan.Share{share(a, 1), share(b, 99)}, []plan.Share{b},
 			"spare hello-00002 | hello-00001 1, hello-00002 99", "hello-00002 | spare hello-00001, hello-00002"},
 		{"two for two", []plan.Share{share(a, 50), share(b, 50)}, []plan.Share{share(b, 30), share(c, 70)},
-			"spare hello-00001 | hello-00001 50, hello-00002 50 | spare hello-00003",
-			"spare hello-00002 | hello-00002 30, hello-00003 70 | spare hello-00001"},
+			"spare hello-00001 | hello-00001 50, hello-00002 50 | spare hello-00002, hello-00003 | spare hello-00003",
+			"spare hello-00002 | hello-00002 30, hello-00003 70 | spare hello-00002, hello-00003 | spare hello-00001"},
 		{"two of three", []plan.Share{share(a, 30), share(b, 30), share(c, 40)}, []plan.Share{share(a, 50), share(b, 50)},
-			"", "spare hello-00001 | hello-00001 50, hello-00002 50 | spare hello-00003"},
+			"spare hello-00001 | hello-00001 30, hello-00002 30, hello-00003 40 | spare hello-00001, hello-00002",
+			"spare hello-00001 | hello-00001 50, hello-00002 50 | spare hello-00001, hello-00002 | spare hello-00003"},
 		{"another port", []plan.Share{a}, []plan.Share{{Revision: "hello-00001", Percent: 100, H2C: true}},
 			"hello-00001 | spare hello-00001", "hello-00001 | spare hello-00001"},
 	}
@@ -105,7 +106,7 @@ func TestBackendsChangeInThreeWrites(t *testing.T) {
 				for _, rule := range r.Spec.Rules {
 					if strings.Contains(fmt.Sprint(rule.Filters[0].RequestHeaderModifier.Set), "prepared") {
 						probed++
-						if !isSpare(rule) || !slices.Contains(values[r.Name], spareValue("0b8f", rule)) {
+						if !isSpare(rule) || !slices.Contains(values[r.Name], "0b8f/0/"+key(rule)) {
 							t.Errorf("no probe goes to %s", key(rule))
 						}
 					}
