@@ -1,6 +1,7 @@
 // Command coldstart measures cold starts, one after another, each with the times of its phases.
 // Then it measures the time from a burst on one busy pod until the scale is raised. It prints JSON
-// lines. With -order it measures cold starts of four samples with either order of the containers.
+// lines. With -order it measures cold starts of four samples with either order of the containers,
+// with -pull those whose node has to pull an image first.
 //
 // Owns: its own namespace. Reads: watches of the Deployment and its pods, and the response. Writes:
 // Services, shorter timings in config-autoscaler, the cold-start header in config-observability,
@@ -16,15 +17,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
@@ -33,43 +32,25 @@ func main() {
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "an image that sends X-Process-Start")
 	token := flag.String("token", "default", "automount-service-account-token in config-defaults: default, or false for pods without volumes")
 	order := flag.Bool("order", false, "measure both orders of a pod's containers in turns, and nothing else")
+	pull := flag.Int("pull", 0, "measure cold starts whose node pulls an image of so many MiB, beside those whose node has it, and nothing else")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, *n, *bursts, *image, *token, *order); err != nil {
-		fmt.Fprintln(os.Stderr, "coldstart:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("coldstart", map[string]map[string]string{
+		"config-autoscaler":    {"scale-to-zero-grace-period": "6s", "allow-zero-initial-scale": "true"},
+		"config-observability": {"cold-start-header": "enabled"},
+		"config-defaults":      {"automount-service-account-token": *token},
+	}, func(ctx context.Context, p *trial.Place) error {
+		out := &result.Printer{Bench: "coldstart", Out: os.Stdout}
+		switch {
+		case *order:
+			return orders(ctx, p.Cluster, p.Namespace, *n, out)
+		case *pull > 0:
+			return pulls(ctx, p.Cluster, p.Namespace, *n, *pull, out)
+		}
+		return run(ctx, p.Cluster, p.Namespace, *n, *bursts, *image, out)
+	})
 }
 
-func run(ctx context.Context, n, bursts int, image, token string, order bool) (err error) {
-	c, err := cluster.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	for name, keys := range map[string]map[string]string{
-		"config-autoscaler":    {"scale-to-zero-grace-period": "6s"},
-		"config-observability": {"cold-start-header": "enabled"},
-		"config-defaults":      {"automount-service-account-token": token},
-	} {
-		restore, err := c.SetConfig(ctx, name, keys)
-		if err != nil {
-			return err
-		}
-		undo = append(undo, restore)
-	}
-	namespace, remove, err := c.Namespace(ctx, "coldstart")
-	if err != nil {
-		return err
-	}
-	undo = append(undo, remove)
-	out := &result.Printer{Bench: "coldstart", Out: os.Stdout}
-	if order {
-		return orders(ctx, c, namespace, n, out)
-	}
+func run(ctx context.Context, c *cluster.Cluster, namespace string, n, bursts int, image string, out *result.Printer) (err error) {
 	urls := map[string]string{}
 	for _, name := range sleepers {
 		if urls[name], err = sleeper(ctx, c, namespace, name, image); err != nil {

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/test/internal/cluster"
-	"ebb.dev/ebb/test/internal/probe"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -94,16 +93,9 @@ func orders(ctx context.Context, c *cluster.Cluster, namespace string, n int, ou
 
 // start measures one cold start, of a pod that has the order.
 func (s *starter) start(ctx context.Context, c *cluster.Cluster, namespace string) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
-	defer cancel()
-	if err := rest(ctx, c, namespace, s.name); err != nil {
+	took, err := first(ctx, c, namespace, s.name, s.url)
+	if err != nil {
 		return 0, err
-	}
-	client := c.Client(2 * time.Minute)
-	defer client.CloseIdleConnections()
-	reply := probe.Get(ctx, client, s.url)
-	if !reply.OK() {
-		return 0, fmt.Errorf("the request failed: %s", reply)
 	}
 	pods, err := c.Pods(ctx, namespace, s.name, false)
 	if err != nil || len(pods) != 1 {
@@ -112,7 +104,7 @@ func (s *starter) start(ctx context.Context, c *cluster.Cluster, namespace strin
 	if first := pods[0].Spec.Containers[0].Name; (first == "queue-proxy") != (s.order == proxyFirst) {
 		return 0, fmt.Errorf("the first container of pod %s is %s", pods[0].Name, first)
 	}
-	return reply.Took, nil
+	return took, nil
 }
 
 // putLast moves queue-proxy to the end of the pods of these services, and waits until that is in

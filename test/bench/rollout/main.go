@@ -10,16 +10,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
@@ -29,13 +27,9 @@ func main() {
 	flag.StringVar(&o.steps, "steps", "", "the steps of a rollout, such as \"5% 30s, 50%\"; even ones without")
 	flag.StringVar(&o.only, "only", "", "measure this fault alone")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "rollout:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("rollout", nil, func(ctx context.Context, p *trial.Place) error {
+		return (&bench{p.Cluster, o, p.Namespace}).run(ctx)
+	})
 }
 
 type options struct {
@@ -67,23 +61,11 @@ type bench struct {
 	namespace string
 }
 
-func run(ctx context.Context, o options) (err error) {
-	c, err := cluster.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	namespace, remove, err := c.Namespace(ctx, "rollout")
-	if err != nil {
-		return err
-	}
-	undo = append(undo, remove)
-	b := &bench{c, o, namespace}
+func (b *bench) run(ctx context.Context) error {
 	printer := &result.Printer{Bench: "rollout", Out: os.Stdout}
 	summary := result.Fields{}
 	for _, f := range faults {
-		if o.only != "" && o.only != f.name {
+		if b.only != "" && b.only != f.name {
 			continue
 		}
 		judged, byTime, err := b.measure(ctx, f)

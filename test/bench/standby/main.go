@@ -13,18 +13,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/trial"
 )
 
 func main() {
@@ -36,13 +34,9 @@ func main() {
 	flag.DurationVar(&o.trace, "trace", 0, "tell where the time of wakes was spent that took longer, such as 8ms; 0 for none")
 	flag.DurationVar(&o.deep, "deep", time.Minute, "how long until a pod that sleeps is compressed")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "standby:", err)
-		stop()
-		os.Exit(1)
-	}
+	trial.OnCluster("standby", map[string]map[string]string{"config-autoscaler": {
+		"scale-to-zero-grace-period": "6s", "standby": "auto", "standby-after": "1s"}},
+		func(ctx context.Context, p *trial.Place) error { return run(ctx, p, o) })
 }
 
 type options struct {
@@ -64,32 +58,15 @@ type bench struct {
 	lost      atomic.Int64
 }
 
-func run(ctx context.Context, o options) (err error) {
-	c, err := cluster.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	var undo cluster.Undo
-	defer func() { err = errors.Join(err, undo.Run()) }()
-	restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{
-		"scale-to-zero-grace-period": "6s", "standby": "auto", "standby-after": "1s"})
-	if err != nil {
-		return err
-	}
-	undo = append(undo, restore)
+func run(ctx context.Context, p *trial.Place, o options) error {
 	if o.trace > 0 {
-		restore, err := logAll(ctx, c)
-		undo = append(undo, restore...)
+		restore, err := logAll(ctx, p.Cluster)
+		p.Undo = append(p.Undo, restore...)
 		if err != nil {
 			return err
 		}
 	}
-	namespace, remove, err := c.Namespace(ctx, "standby")
-	if err != nil {
-		return err
-	}
-	undo = append(undo, remove)
-	b := &bench{Cluster: c, options: o, namespace: namespace, out: &result.Printer{Bench: "standby", Out: os.Stdout}}
+	b := &bench{Cluster: p.Cluster, options: o, namespace: p.Namespace, out: &result.Printer{Bench: "standby", Out: os.Stdout}}
 
 	summary := result.Fields{}
 	groups, err := b.languages(ctx)
