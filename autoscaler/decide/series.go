@@ -44,7 +44,7 @@ type Series struct {
 	// missed is when the last scrape failed or took too long, zero when the last one succeeded.
 	// scraped is when a scrape last succeeded.
 	missed, scraped time.Time
-	// woken is when StoodStill was called last.
+	// woken is when the present second last became the only one that may be known.
 	woken time.Time
 	// told are the loads by metrics that the pods tell, by place.
 	told []told

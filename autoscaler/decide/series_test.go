@@ -158,3 +158,33 @@ func TestARequestInFlightIsSeenWhereTheScaleFollowsRates(t *testing.T) {
 		t.Errorf("a window after its end: %+v", d)
 	}
 }
+
+// While all seconds but the last ones are missing, one in which an activator has not reported yet
+// counts for much. Whenever the scale is decided, a constant load is constant.
+func TestASecondThatIsNotOverLowersNothingAfterASilence(t *testing.T) {
+	s := NewSeries(time.Minute, 6*time.Second)
+	now, seen := time.Unix(10_000, 0), false // a window
+	look := func(who string) {
+		o := s.Observe(now, Concurrency, window.Linear, 6, false)
+		if seen && !o.Missing && o.Stable < 35.9-20.9/60 {
+			t.Fatalf("%s, after the report of %s: %v", now.UTC().Format("04:05"), who, o.Stable)
+		}
+	}
+	run := func(seconds int, first bool) {
+		for range seconds {
+			if first {
+				s.Add(now, "first", Report{Concurrency: 20.9})
+				look("first")
+			}
+			s.Add(now, "second", Report{Concurrency: 15})
+			look("second")
+			now = now.Add(time.Second)
+		}
+	}
+	run(70, true)
+	seen = true
+	for _, seconds := range []int{3, 10, 30, 59} {
+		run(seconds, false)
+		run(70, true)
+	}
+}

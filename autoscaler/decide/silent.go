@@ -51,7 +51,10 @@ type owed struct {
 // owes handles an activator's regular report.
 func (s *Series) owes(now time.Time, reporter string, r Report) {
 	if at, owes := s.owed.since[reporter]; owes && s.owed.noticed == 0 && now.Sub(at) > freshness && now.Sub(at) <= s.concurrency.stable.Length() {
-		s.missing(at.Unix()+1, now.Unix(), now) // no scrape has counted for it meanwhile
+		// No scrape has counted for it meanwhile. Others may not have reported in this second yet,
+		// which may be the only one that is known.
+		s.missing(at.Unix()+1, now.Unix(), now)
+		s.woken = now
 	}
 	delete(s.owed.since, ScrapeReporter)
 	if r.Concurrency == 0 && r.RequestsPerSecond == 0 {

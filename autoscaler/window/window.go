@@ -139,8 +139,10 @@ func (w *Window) Empty(now time.Time) bool {
 // Trailing seconds without a write are left out by Linear. WeightedExponential keeps their weight.
 //
 // A missing second counts as the mean of the known ones, or as its recorded value if that is
-// higher. Average returns false if nothing was ever written, or if all valid seconds are missing.
-// The load is then unknown, and the recorded values are a lower bound.
+// higher. The present second may raise that mean and not lower it: in it, not all reporters may
+// have reported yet, and few seconds may be known. Average returns false if nothing was ever
+// written, or if all valid seconds are missing. The load is then unknown, and the recorded values
+// are a lower bound.
 func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 	if !w.written {
 		return 0, false
@@ -151,7 +153,7 @@ func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 	n := int64(len(w.values))
 	end := max(now.Unix(), w.last)
 	low := max(w.first, end-n+1)
-	var known, knownWeight, missingWeight float64
+	var known, knownWeight, missingWeight, present, presentWeight float64
 	var anyKnown, anyMissing bool
 	weight := 1 / float64(w.last-low+1)
 	factor := 1.0
@@ -169,6 +171,9 @@ func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 			anyKnown = true
 			known += weight * w.values[i]
 			knownWeight += weight
+			if s >= now.Unix() {
+				present, presentWeight = present+weight*w.values[i], presentWeight+weight
+			}
 		}
 		weight *= factor
 	}
@@ -177,6 +182,9 @@ func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 		mean := 0.0
 		if knownWeight > 0 {
 			mean = known / knownWeight
+		}
+		if before := knownWeight - presentWeight; before > 0 {
+			mean = math.Max(mean, (known-present)/before)
 		}
 		total += missingWeight * mean
 		weight = first

@@ -151,11 +151,12 @@ func (p *plain) average(now int, algorithm Algorithm) (float64, bool) {
 	type second struct {
 		value, weight float64
 		missing       bool
+		present       bool
 	}
 	var valid []second
 	c := math.Max(1-math.Pow(0.0001, 1/float64(p.length)), 0.2)
 	for s := max(first, now-p.length+1); s <= last; s++ {
-		one := second{weight: c * math.Pow(1-c, float64(now-s))}
+		one := second{weight: c * math.Pow(1-c, float64(now-s)), present: s >= now}
 		for _, x := range p.samples {
 			if x.second == s {
 				one.value += x.value
@@ -164,7 +165,7 @@ func (p *plain) average(now int, algorithm Algorithm) (float64, bool) {
 		}
 		valid = append(valid, one)
 	}
-	var known, weight float64
+	var known, weight, before, beforeWeight float64
 	anyKnown := false
 	for i := range valid {
 		if algorithm == Linear {
@@ -174,13 +175,21 @@ func (p *plain) average(now int, algorithm Algorithm) (float64, bool) {
 			anyKnown = true
 			known += valid[i].weight * valid[i].value
 			weight += valid[i].weight
+			if !valid[i].present {
+				before += valid[i].weight * valid[i].value
+				beforeWeight += valid[i].weight
+			}
 		}
+	}
+	mean := known / weight
+	if beforeWeight > 0 {
+		mean = max(mean, before/beforeWeight)
 	}
 	sum := 0.0
 	for _, one := range valid {
 		v := one.value
 		if one.missing && anyKnown {
-			v = max(v, known/weight)
+			v = max(v, mean)
 		}
 		sum += one.weight * v
 	}
