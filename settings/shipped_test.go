@@ -191,7 +191,7 @@ func TestSettingsPageListsEveryKey(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Settings\n\n<!-- Made from settings/keys.go by `go test ./settings -update`. -->\n\n" +
 		"Ebb is configured by ConfigMaps in the namespace `knative-serving`. Ebb reads every key live: a change takes effect as\n" +
-		"soon as it is stored, without a restart (config-leader-election names two exceptions). The webhook rejects an invalid\n" +
+		"soon as it is stored, without a restart, unless its row says that a component restarts. The webhook rejects an invalid\n" +
 		"value with its key and the reason. If one gets past it, the last valid content of that ConfigMap stays in force and the\n" +
 		"error is logged. So does that of a ConfigMap that is deleted, until a component restarts. An absent key has its default. An\n" +
 		"older spelling of a key is used only if the key itself is absent.\n\n" +
