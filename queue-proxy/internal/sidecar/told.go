@@ -18,7 +18,7 @@ func (s *Sidecar) hear() {
 		}
 	}
 	if s.cfg.BusyFor > 0 {
-		s.work = &told.Busy{Most: s.cfg.BusyFor}
+		s.work = &told.Busy{Max: s.cfg.BusyFor}
 		if s.sleeper != nil {
 			s.work.Changed = s.sleeper.Busy
 		}

@@ -9,8 +9,8 @@ import (
 // Busy knows until when the program says that it is busy, in the field wire.HeaderBusy of its
 // responses.
 type Busy struct {
-	// Most bounds for how long one response may say that.
-	Most time.Duration
+	// Max bounds for how long one response may say that.
+	Max time.Duration
 	// Changed, if set, is told of each word that counts: for how long the program is busy now, 0
 	// for no longer. It is called with one word at a time.
 	Changed func(left time.Duration)
@@ -32,7 +32,7 @@ func (b *Busy) Header(text string, now time.Time) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if until := now.Add(min(said, b.Most)); said == 0 || until.After(b.until) {
+	if until := now.Add(min(said, b.Max)); said == 0 || until.After(b.until) {
 		b.until = until
 	}
 	if b.Changed != nil {

@@ -28,7 +28,7 @@ func TestAProgramIsBusyForAsLongAsItSays(t *testing.T) {
 		{"a word without end", []string{strings.Repeat("1", 1000) + "s"}, 0, 1},
 	} {
 		var left time.Duration
-		b := &Busy{Most: 10 * time.Minute, Changed: func(l time.Duration) { left = l }}
+		b := &Busy{Max: 10 * time.Minute, Changed: func(l time.Duration) { left = l }}
 		wrong, last := 0, noon
 		for i, text := range c.headers {
 			at := noon.Add(time.Duration(i) * time.Second)
