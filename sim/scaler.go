@@ -67,7 +67,7 @@ func newEbb(w Workload, with features, now time.Time) *ebb {
 	e := &ebb{active: math.MaxInt32, budget: revision.NewBudget(), counts: revision.Counts{NotReady: w.Initial}, status: revision.Status{Desired: w.Initial, Proxied: true}}
 	if with.standby {
 		e.stand = &revision.Standby{After: 10 * time.Second, Config: keep.Config{
-			Worth: keep.DefaultWorth, ColdStart: w.Start, Memory: w.Memory * w.Compressed, Longest: keep.Longest, Most: -1}}
+			Worth: keep.DefaultWorth, ColdStart: w.Start, Memory: w.Memory * w.Compressed, MaxTime: keep.MaxTime, MaxPods: -1}}
 	}
 	var others []decide.Other
 	if with.metrics {

@@ -148,7 +148,7 @@ func TestStandby(t *testing.T) {
 	} {
 		parsed, _ := ScalingOf(test.annotations, &rules.Config{Autoscaling: a})
 		s := parsed.Standby
-		got := fmt.Sprint(s.Mode, " ", s.Most, " ", s.Level, " ", s.Longest)
+		got := fmt.Sprint(s.Mode, " ", s.MaxPods, " ", s.Level, " ", s.MaxTime)
 		if got != test.want {
 			t.Errorf("%s: got %s, want %s", test.why, got, test.want)
 		}

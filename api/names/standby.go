@@ -20,12 +20,12 @@ const auto = "auto"
 
 // Standby is what a Revision means for its pods that are not needed.
 type Standby struct {
-	Mode rules.StandbyMode
-	Most int32 // of StandbyCount
+	Mode    rules.StandbyMode
+	MaxPods int32 // of StandbyCount
 	// Level is the deepest level at which a pod may sleep.
 	Level standby.Level
-	// Longest is how long a pod sleeps at most. asked is the annotation, nil without one.
-	Longest time.Duration
+	// MaxTime is how long a pod sleeps at most. asked is the annotation, nil without one.
+	MaxTime time.Duration
 	asked   *time.Duration
 	// SleepHook and WakeHook are called before a pod sleeps and after it woke, nil for none.
 	SleepHook, WakeHook *standby.Hook
@@ -53,7 +53,7 @@ func (r *reader) standby(a *rules.Autoscaling) Standby {
 				fmt.Sprintf("must be off, auto, or how many pods may sleep, 0 to %d", math.MaxInt32)))
 			break
 		}
-		s.Mode, s.Most = rules.StandbyCount, int32(most)
+		s.Mode, s.MaxPods = rules.StandbyCount, int32(most)
 	}
 	if text, given := r.annotations[StandbyLevelAnnotation]; given {
 		level, err := standby.ParseLevel(text)
@@ -67,7 +67,7 @@ func (r *reader) standby(a *rules.Autoscaling) Standby {
 		s.asked = r.duration(StandbyForAnnotation)
 	}
 	s.SleepHook, s.WakeHook = r.hook(StandbySleepHookAnnotation), r.hook(StandbyWakeHookAnnotation)
-	s.Longest = min(ptr.Deref(s.asked, a.StandbyMax), a.StandbyMax)
+	s.MaxTime = min(ptr.Deref(s.asked, a.StandbyMax), a.StandbyMax)
 	return s
 }
 

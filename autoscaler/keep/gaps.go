@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// shortest and Longest bound the idle times that are told apart. Each bucket is a quarter of an
+	// minTime and MaxTime bound the idle times that are told apart. Each bucket is a quarter of an
 	// octave wide.
-	shortest  = 10 * time.Second
-	Longest   = 4 * time.Hour
+	minTime   = 10 * time.Second
+	MaxTime   = 4 * time.Hour
 	perOctave = 4
 	buckets   = 42
 	// memory is how many gaps a histogram remembers: each new one makes the others weigh 1/memory
@@ -22,15 +22,15 @@ const (
 
 // edge is the shortest idle time of a bucket.
 func edge(bucket int) time.Duration {
-	return time.Duration(float64(shortest) * math.Exp2(float64(bucket)/perOctave))
+	return time.Duration(float64(minTime) * math.Exp2(float64(bucket)/perOctave))
 }
 
-// bucketOf is the bucket of an idle time. Those above Longest share the last one.
+// bucketOf is the bucket of an idle time. Those above MaxTime share the last one.
 func bucketOf(idle time.Duration) int {
-	if idle <= shortest {
+	if idle <= minTime {
 		return 0
 	}
-	bucket := int(perOctave * math.Log2(float64(idle)/float64(shortest)))
+	bucket := int(perOctave * math.Log2(float64(idle)/float64(minTime)))
 	if idle >= edge(bucket+1) { // the logarithm was rounded
 		bucket++
 	}
@@ -40,7 +40,7 @@ func bucketOf(idle time.Duration) int {
 // gaps is a histogram of the times for which a pod was idle before it was needed again. Newer gaps
 // weigh more.
 type gaps struct {
-	weight [buckets + 1]float32 // the last one is for gaps above Longest
+	weight [buckets + 1]float32 // the last one is for gaps above MaxTime
 	total  float32
 	// mean and spread are averages of the newest gaps and of their distance from the mean. They
 	// tell a rhythm, which is finer than a bucket. A new process learns it again.

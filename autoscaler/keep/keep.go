@@ -50,11 +50,11 @@ type Config struct {
 	ColdStart time.Duration
 	// Memory is what a sleeping pod takes, in MiB.
 	Memory float64
-	// Longest bounds for how long a pod is kept.
-	Longest time.Duration
-	// Most bounds how many pods are kept, -1 for no bound.
-	Most int32
-	// Always keeps every pod for Longest, whatever that is worth.
+	// MaxTime bounds for how long a pod is kept.
+	MaxTime time.Duration
+	// MaxPods bounds how many pods are kept, -1 for no bound.
+	MaxPods int32
+	// Always keeps every pod for MaxTime, whatever that is worth.
 	Always bool
 }
 
@@ -184,12 +184,12 @@ func (k *History) Decide(c Config, now time.Time) Decision {
 }
 
 func (k *History) decide(c Config, now time.Time) Decision {
-	d := Decision{Reason: "no pod was needed within the last " + short(c.Longest)}
+	d := Decision{Reason: "no pod was needed within the last " + short(c.MaxTime)}
 	price := c.Worth * min(max(c.ColdStart.Seconds(), 1), 10)
 	for rank := int32(len(k.idleSince)); rank > k.needed; rank-- {
 		since := k.idleSince[rank-1]
 		idle := now.Sub(since)
-		if since.IsZero() || idle >= c.Longest {
+		if since.IsZero() || idle >= c.MaxTime {
 			continue
 		}
 		until, chance, held := k.histogram(rank).outlook(idle)
@@ -199,12 +199,12 @@ func (k *History) decide(c Config, now time.Time) Decision {
 		switch {
 		case d.Keep > 0:
 		case c.Always:
-			d.Reason = fmt.Sprintf("pod %d, idle for %s, is kept for %s", rank, short(idle), short(c.Longest))
+			d.Reason = fmt.Sprintf("pod %d, idle for %s, is kept for %s", rank, short(idle), short(c.MaxTime))
 		default:
 			d.Reason = reason(rank, idle, until, chance, keep, cost, worth)
 		}
 		// The outlook changes when the pod has been idle for one more bucket.
-		next := since.Add(min(edge(bucketOf(idle)+1), c.Longest))
+		next := since.Add(min(edge(bucketOf(idle)+1), c.MaxTime))
 		if d.Until.IsZero() || next.Before(d.Until) {
 			d.Until = next
 		}
@@ -226,9 +226,9 @@ func (k *History) decide(c Config, now time.Time) Decision {
 	if d.Ahead > 0 {
 		d.Reason = fmt.Sprintf("%d awake, because requests come in a rhythm and the next one is due (%s)", d.Ahead, d.Reason)
 	}
-	if c.Most >= 0 && d.Keep > c.Most {
-		d.Keep, d.Ahead = c.Most, min(d.Ahead, c.Most)
-		d.Reason = fmt.Sprintf("at most %d pods may sleep (%s)", c.Most, d.Reason)
+	if c.MaxPods >= 0 && d.Keep > c.MaxPods {
+		d.Keep, d.Ahead = c.MaxPods, min(d.Ahead, c.MaxPods)
+		d.Reason = fmt.Sprintf("at most %d pods may sleep (%s)", c.MaxPods, d.Reason)
 	}
 	return d
 }

@@ -25,7 +25,7 @@ func repeated(n int, steps ...any) (out []any) {
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	usual := Config{Worth: 90_000, ColdStart: time.Second, Memory: 55, Longest: Longest, Most: -1}
+	usual := Config{Worth: 90_000, ColdStart: time.Second, Memory: 55, MaxTime: MaxTime, MaxPods: -1}
 	every := func(d time.Duration) []any { return repeated(30, 1, 5*time.Second, 0, d-5*time.Second) }
 	for name, c := range map[string]struct {
 		steps  []any
@@ -44,8 +44,8 @@ func TestDecide(t *testing.T) {
 		"every hour, slow start":                     {steps: every(time.Hour), config: func(c *Config) { c.ColdStart = time.Minute }, idle: -50 * time.Minute, keep: 1},
 		"each rank by itself":                        {steps: repeated(30, 3, 5*time.Second, 1, 2*time.Minute), idle: -time.Minute, keep: 2},
 		"a peak of ten an hour ago, one each minute": {steps: append([]any{10, time.Second, 0, time.Minute}, repeated(60, 1, time.Second, 0, 59*time.Second)...), idle: -30 * time.Second, keep: 1},
-		"bounded":         {steps: []any{10, time.Second, 0, time.Second}, config: func(c *Config) { c.Most = 4 }, keep: 4},
-		"bounded by time": {steps: every(5 * time.Minute), config: func(c *Config) { c.Longest = time.Minute }, keep: 0},
+		"bounded":         {steps: []any{10, time.Second, 0, time.Second}, config: func(c *Config) { c.MaxPods = 4 }, keep: 4},
+		"bounded by time": {steps: every(5 * time.Minute), config: func(c *Config) { c.MaxTime = time.Minute }, keep: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,7 +74,7 @@ func TestADecisionHoldsForAWhile(t *testing.T) {
 	t.Parallel()
 	k := History{}
 	now := play(&k, start, 3, time.Minute, 0, time.Nanosecond)
-	c := Config{Worth: 1e9, ColdStart: time.Second, Memory: 1, Longest: Longest, Most: -1}
+	c := Config{Worth: 1e9, ColdStart: time.Second, Memory: 1, MaxTime: MaxTime, MaxPods: -1}
 	for range 200 {
 		d := k.Decide(c, now)
 		if d.Until.IsZero() {
@@ -91,7 +91,7 @@ func TestADecisionHoldsForAWhile(t *testing.T) {
 // The pod of a new revision was needed when it was deployed, although no request came yet.
 func TestThePodsThatAreThereAtFirstWereNeeded(t *testing.T) {
 	k, now := &History{}, time.Unix(1_000_000, 0)
-	c := Config{Longest: time.Hour, Most: 1, Always: true}
+	c := Config{MaxTime: time.Hour, MaxPods: 1, Always: true}
 	k.Begin(2, now)
 	k.Need(0, now)
 	if d := k.Decide(c, now.Add(time.Minute)); d.Keep != 1 {
@@ -106,7 +106,7 @@ func TestThePodsThatAreThereAtFirstWereNeeded(t *testing.T) {
 // A pod that is needed every ten minutes is awake when it is needed, and asleep before and after.
 func TestAPodIsWokenAheadOfTheLikelyNextRequest(t *testing.T) {
 	k, now := &History{}, time.Unix(1_000_000, 0)
-	c := Config{Worth: DefaultWorth, ColdStart: time.Second, Memory: 64, Longest: 4 * time.Hour, Most: -1}
+	c := Config{Worth: DefaultWorth, ColdStart: time.Second, Memory: 64, MaxTime: 4 * time.Hour, MaxPods: -1}
 	for range 30 {
 		k.Need(1, now)
 		now = now.Add(time.Second)

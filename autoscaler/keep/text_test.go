@@ -42,7 +42,7 @@ func FuzzParseText(f *testing.F) {
 		if !ok {
 			return
 		}
-		if d := k.Decide(Config{Worth: DefaultWorth, ColdStart: time.Second, Memory: 1, Longest: Longest, Most: -1}, start.Add(time.Minute)); d.Keep < 0 || d.Keep > 3 {
+		if d := k.Decide(Config{Worth: DefaultWorth, ColdStart: time.Second, Memory: 1, MaxTime: MaxTime, MaxPods: -1}, start.Add(time.Minute)); d.Keep < 0 || d.Keep > 3 {
 			t.Errorf("%q keeps %d of 3", text, d.Keep)
 		}
 		if len(k.Text()) > maxText {

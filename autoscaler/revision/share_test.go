@@ -67,7 +67,7 @@ func TestTheDivisionIsFair(t *testing.T) {
 // others that pay for themselves stay.
 func TestANumberTakesNoPodsOfOthers(t *testing.T) {
 	for name, change := range map[string]func(c *Config){
-		"a number":   func(c *Config) { c.Standby.Always, c.Standby.Most = true, 20 },
+		"a number":   func(c *Config) { c.Standby.Always, c.Standby.MaxPods = true, 20 },
 		"a schedule": func(c *Config) { c.Standby.Schedule, c.Standby.Worth = always(20), 1 },
 	} {
 		t.Run(name, func(t *testing.T) {

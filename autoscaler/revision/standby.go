@@ -141,8 +141,8 @@ func (r *Revision) worth(idle int32, budget *Budget) keep.Config {
 	if r.config.Standby.Level == standby.Compressed {
 		c.Memory *= CompressedShare
 	}
-	if c.Most >= 0 {
-		c.Most += idle
+	if c.MaxPods >= 0 {
+		c.MaxPods += idle
 	}
 	return c
 }

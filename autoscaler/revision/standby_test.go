@@ -28,7 +28,7 @@ type village struct {
 
 func newVillage(t testing.TB, change func(*Config)) *village {
 	c := config()
-	c.Standby = &Standby{Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: time.Second, Memory: 64, Longest: keep.Longest, Most: -1},
+	c.Standby = &Standby{Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: time.Second, Memory: 64, MaxTime: keep.MaxTime, MaxPods: -1},
 		After: 10 * time.Second, Level: standby.Compressed}
 	if change != nil {
 		change(c)
@@ -284,7 +284,7 @@ func TestABufferIsKeptUnderLoad(t *testing.T) {
 		"asleep":              {func(c *Config) { c.Buffer = 3 }, 1, 3},
 		"awake":               {func(c *Config) { c.Buffer, c.Standby = 3, nil }, 4, 0},
 		"within max-scale":    {func(c *Config) { c.Buffer, c.Zero.Max = 3, 2 }, 1, 1},
-		"a count, for a time": {func(c *Config) { c.Standby.Always, c.Standby.Most, c.Standby.Longest = true, 2, time.Hour }, 1, 0},
+		"a count, for a time": {func(c *Config) { c.Standby.Always, c.Standby.MaxPods, c.Standby.MaxTime = true, 2, time.Hour }, 1, 0},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			v := newVillage(t, c.change)
@@ -301,7 +301,7 @@ func TestABufferIsKeptUnderLoad(t *testing.T) {
 }
 
 func TestACountIsKeptForItsTime(t *testing.T) {
-	v := newVillage(t, func(c *Config) { c.Standby.Always, c.Standby.Most, c.Standby.Longest = true, 2, time.Hour })
+	v := newVillage(t, func(c *Config) { c.Standby.Always, c.Standby.MaxPods, c.Standby.MaxTime = true, 2, time.Hour })
 	v.load = 25
 	v.run(time.Minute)
 	v.want("under load", 4, 0)
@@ -354,7 +354,7 @@ func TestPodsThatSleepSurviveARestart(t *testing.T) {
 func TestASupersededRevisionKeepsNoPodAsleep(t *testing.T) {
 	for name, change := range map[string]func(c *Config){
 		"auto":         func(*Config) {},
-		"a number":     func(c *Config) { c.Standby.Always, c.Standby.Most = true, 2 },
+		"a number":     func(c *Config) { c.Standby.Always, c.Standby.MaxPods = true, 2 },
 		"a schedule":   func(c *Config) { c.Standby.Schedule = always(2) },
 		"scale-buffer": func(c *Config) { c.Buffer = 2 },
 	} {

@@ -154,11 +154,11 @@ func standbyOf(s names.Scaling, a settings.Autoscaler) *revision.Standby {
 		return nil
 	}
 	out := &revision.Standby{
-		Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: UsualMemory, Longest: asked.Longest, Most: -1},
+		Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: UsualMemory, MaxTime: asked.MaxTime, MaxPods: -1},
 		After:  a.StandbyAfter, Level: asked.Level, Schedule: s.StandbySchedule,
 	}
 	if asked.Mode == rules.StandbyCount {
-		out.Most, out.Always = asked.Most, true
+		out.MaxPods, out.Always = asked.MaxPods, true
 	}
 	return out
 }

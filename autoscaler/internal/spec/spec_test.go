@@ -487,10 +487,10 @@ func TestHowPodsSleep(t *testing.T) {
 		"by default they do not": {nil, settings.Default().Autoscaler, nil, 0},
 		"switched off":           {map[string]string{names.StandbyAnnotation: "off"}, on, nil, 0},
 		"by the settings": {nil, on, &keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: UsualMemory,
-			Longest: 4 * time.Hour, Most: -1}, standby.Compressed},
+			MaxTime: 4 * time.Hour, MaxPods: -1}, standby.Compressed},
 		"a number, for a time": {map[string]string{names.StandbyAnnotation: "3", names.StandbyForAnnotation: "20m", names.StandbyLevelAnnotation: "frozen"},
 			settings.Default().Autoscaler, &keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: UsualMemory,
-				Longest: 20 * time.Minute, Most: 3, Always: true}, standby.Frozen},
+				MaxTime: 20 * time.Minute, MaxPods: 3, Always: true}, standby.Frozen},
 	} {
 		got, problems := resolve(autoscaler(c.annotations), c.settings, time.Minute)
 		switch {
