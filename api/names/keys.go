@@ -35,8 +35,6 @@ const (
 	// DeploymentHashLabel stands on the Deployment only: the hash of the content Ebb wants it to
 	// have.
 	DeploymentHashLabel = ServingGroup + "/deployment-hash"
-	// ControllerLabel aggregates ClusterRoles into knative-serving-admin.
-	ControllerLabel = ServingGroup + "/controller"
 	// AppLabel is set to the revision's name unless the user's template sets it.
 	AppLabel = "app"
 )

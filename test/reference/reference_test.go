@@ -134,8 +134,7 @@ func TestTheReferenceMissesNothingThatIsKnown(t *testing.T) {
 	conditions, metrics := conditions(source), metrics(source)
 	for _, pkg := range []string{"api/serving/v1", "api/serving/v1beta1", "api/autoscaling/v1alpha1"} {
 		for name, reason := range source.Constants(pkg) {
-			// Unschedulable is copied from pods.
-			if strings.HasPrefix(name, "Reason") && reason != "Unschedulable" && !strings.Contains(conditions, "`"+reason+"`") {
+			if strings.HasPrefix(name, "Reason") && !strings.Contains(conditions, "`"+reason+"`") {
 				t.Errorf("no condition has the reason %s", reason)
 			}
 		}

@@ -23,9 +23,6 @@ const (
 
 // Reasons of a PodAutoscaler's conditions.
 const (
-	ReasonNoTraffic    = "NoTraffic"
-	ReasonTimedOut     = "TimedOut"
-	ReasonQueued       = "Queued"
 	ReasonNotOwned     = "NotOwned"
 	ReasonFailedCreate = "FailedCreate"
 	ReasonNotReady     = "NotReady"

@@ -30,7 +30,6 @@ const (
 	ReasonDeploying                = "Deploying"
 	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
 	ReasonContainerMissing         = "ContainerMissing"
-	ReasonUnschedulable            = "Unschedulable"
 )
 
 func revisionConditions() apis.ConditionSet {

@@ -18,7 +18,6 @@ const (
 
 // Reasons of a Route's conditions.
 const (
-	ReasonConfigurationMissing       = "ConfigurationMissing"
 	ReasonRevisionMissing            = "RevisionMissing"
 	ReasonRevisionNotOwned           = "RevisionNotOwned"
 	ReasonErrorConfig                = "ErrorConfig"

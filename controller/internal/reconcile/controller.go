@@ -90,9 +90,6 @@ func (c *Controller) enqueueLate(key Key, delay time.Duration) {
 	time.AfterFunc(delay, add) // until then a retry of the key is not a late one
 }
 
-// EnqueueAfter adds a key to the queue after a delay.
-func (c *Controller) EnqueueAfter(key Key, delay time.Duration) { c.q().AddAfter(key, delay) }
-
 // EnqueueAll adds all keys to the queue, at random times within the given time, so that a changed
 // setting causes no burst. They go behind keys of which something else changed.
 func (c *Controller) EnqueueAll(within time.Duration) {
