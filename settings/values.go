@@ -231,14 +231,14 @@ func quantity(list *corev1.ResourceList, name corev1.ResourceName) value {
 	}}
 }
 
-// mostCPU bounds a number of CPUs, so that it can be counted in thousandths.
-var mostCPU = resource.MustParse("1M")
+// maxCPU bounds a number of CPUs, so that it can be counted in thousandths.
+var maxCPU = resource.MustParse("1M")
 
 // milliCPU is a quantity of CPU, in thousandths.
 func milliCPU(to *int64) value {
 	return value{legal: "quantity of CPU such as 1 or 500m", set: func(s string) error {
 		q, err := resource.ParseQuantity(s)
-		if err != nil || q.Sign() < 0 || q.Cmp(mostCPU) > 0 {
+		if err != nil || q.Sign() < 0 || q.Cmp(maxCPU) > 0 {
 			return fmt.Errorf("%q is not a quantity of CPU such as \"1\" or \"500m\"", s)
 		}
 		*to = q.MilliValue()

@@ -147,7 +147,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 			}
 		}}
 	p.booster = startup.New(&startup.Booster{Index: p.index, Kube: kube, MayWrite: p.election.MayWrite, Log: log,
-		Most:    func() int64 { return store.Load().Autoscaler.StartupCPUMax },
+		MaxCPU:  func() int64 { return store.Load().Autoscaler.StartupCPUMax },
 		Grace:   func() time.Duration { return store.Load().Autoscaler.StartupCPUGrace },
 		Changed: func(key loop.Key) { p.engine.Changed(key) }})
 	p.index.New = p.booster.Look

@@ -15,7 +15,7 @@ const (
 	maxStreams      = 512
 	maxStreamsOfOne = 64 // with the same token
 	maxQuestions    = 32
-	waitsAtMost     = 5 * time.Second
+	maxWait         = 5 * time.Second
 	// streamRate bounds the bytes per second of all streams. Beyond it they are read more slowly,
 	// and the API then sends fewer, newer states.
 	streamRate  = 16 << 20
@@ -63,7 +63,7 @@ func (b *bounds) enterStream(token string) (leave func(), ok bool) {
 
 // enterQuestion waits a while for its turn, and returns false if there was none.
 func (b *bounds) enterQuestion(ctx context.Context) (leave func(), ok bool) {
-	timer := time.NewTimer(waitsAtMost)
+	timer := time.NewTimer(maxWait)
 	defer timer.Stop()
 	select {
 	case b.questions <- struct{}{}:

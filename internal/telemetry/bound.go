@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// Bound returns a listener that closes a new connection at once when there are most open already,
-// or mostOfOne from the same address. One peer can take no more than its share of the server's
-// memory, and does not keep others out.
+// Bound returns a listener that closes a new connection at once when maxOpen are open already, or
+// maxOfOne from the same address. One peer can take no more than its share of the server's memory,
+// and does not keep others out.
 //
 // Its connections end politely: see boundConn.Close.
-func Bound(listener net.Listener, most, mostOfOne int) net.Listener {
-	return &boundListener{Listener: listener, most: most, mostOfOne: mostOfOne, of: map[netip.Addr]int{}}
+func Bound(listener net.Listener, maxOpen, maxOfOne int) net.Listener {
+	return &boundListener{Listener: listener, maxOpen: maxOpen, maxOfOne: maxOfOne, of: map[netip.Addr]int{}}
 }
 
 type boundListener struct {
 	net.Listener
-	most, mostOfOne int
+	maxOpen, maxOfOne int
 
 	mu   sync.Mutex
 	open int
@@ -43,7 +43,7 @@ func (l *boundListener) Accept() (net.Conn, error) {
 func (l *boundListener) enter(from netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open >= l.most || l.of[from] >= l.mostOfOne {
+	if l.open >= l.maxOpen || l.of[from] >= l.maxOfOne {
 		return false
 	}
 	l.open++

@@ -20,7 +20,7 @@ func bounded(t *testing.T, handler http.HandlerFunc) net.Addr {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{MaxHeaderBytes: longestHead, Handler: handler}
+	server := &http.Server{MaxHeaderBytes: maxHead, Handler: handler}
 	go server.Serve(Bound(plain, 1, 1))
 	t.Cleanup(func() { server.Close() })
 	return plain.Addr()

@@ -15,8 +15,8 @@ import (
 // closed at once, unless a connection of the address is open that has proven who it is.
 type Proving struct {
 	net.Listener
-	mostStrangers, mostProven, mostInASecond int
-	now                                      func() time.Time
+	maxStrangers, maxProven, maxInASecond int
+	now                                   func() time.Time
 
 	mu     sync.Mutex
 	by     map[netip.Addr][]*provingConn // strangers, oldest first
@@ -29,8 +29,8 @@ type Proving struct {
 
 // NewProving returns a Proving listener with places for so many that have not proven who they are,
 // and so many that have, and for so many new ones of one address in a second.
-func NewProving(listener net.Listener, mostStrangers, mostProven, mostInASecond int) *Proving {
-	return &Proving{Listener: listener, mostStrangers: mostStrangers, mostProven: mostProven, mostInASecond: mostInASecond, now: time.Now,
+func NewProving(listener net.Listener, maxStrangers, maxProven, maxInASecond int) *Proving {
+	return &Proving{Listener: listener, maxStrangers: maxStrangers, maxProven: maxProven, maxInASecond: maxInASecond, now: time.Now,
 		by: map[netip.Addr][]*provingConn{}, known: map[netip.Addr]int{}, came: map[netip.Addr]int{}}
 }
 
@@ -61,10 +61,10 @@ func (l *Proving) enter(c *provingConn) (tooOften bool, evicted *provingConn) {
 		l.second = now
 		clear(l.came)
 	}
-	if l.came[c.from]++; l.came[c.from] > l.mostInASecond && l.known[c.from] == 0 {
+	if l.came[c.from]++; l.came[c.from] > l.maxInASecond && l.known[c.from] == 0 {
 		return true, nil
 	}
-	if l.all >= l.mostStrangers {
+	if l.all >= l.maxStrangers {
 		var most []*provingConn
 		for _, of := range l.by {
 			if len(of) > len(most) {
@@ -121,7 +121,7 @@ func (l *Proving) Proven(conn net.Conn) {
 		return
 	}
 	l.leave(c)
-	if l.proven >= l.mostProven {
+	if l.proven >= l.maxProven {
 		c.Conn.Close()
 		return
 	}

@@ -137,9 +137,9 @@ func Profiles(enabled func() bool) http.Handler {
 // and its head at most MaxHeaderBytes more while it arrives. The bound of one address leaves room
 // for all pods of a node, because some networks send them from the node's address.
 const (
-	mostConnections         = 16384
-	mostConnectionsOfOne    = 256
-	longestHead             = 8 << 10
+	maxConnections          = 16384
+	maxConnectionsOfOne     = 256
+	maxHead                 = 8 << 10
 	requestMustArriveWithin = 10 * time.Second
 )
 
@@ -151,7 +151,7 @@ func Server(name, address string, handler http.Handler) run.Part {
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
-		return Serve(ctx, Bound(listener, mostConnections, mostConnectionsOfOne), handler)
+		return Serve(ctx, Bound(listener, maxConnections, maxConnectionsOfOne), handler)
 	}}
 }
 
@@ -162,7 +162,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, wit
 		Handler:        handler,
 		ReadTimeout:    requestMustArriveWithin, // the head and the body
 		IdleTimeout:    2 * time.Minute,
-		MaxHeaderBytes: longestHead,
+		MaxHeaderBytes: maxHead,
 	}
 	for _, change := range with {
 		change(server)

@@ -39,7 +39,7 @@ type Options struct {
 const (
 	flushEvery = time.Second
 	flushBytes = 256 << 10
-	mostBytes  = 2 << 20 // of spans that wait to be sent
+	maxBytes   = 2 << 20 // of spans that wait to be sent
 	attempts   = 4
 )
 
@@ -178,7 +178,7 @@ func (t *Tracer) add(s *otlp.Span) {
 	}
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	if len(t.spans) >= mostBytes {
+	if len(t.spans) >= maxBytes {
 		t.Dropped.Add(1)
 		return
 	}

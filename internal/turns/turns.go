@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Most bounds how many callers are remembered; further ones are refused without a place.
-const Most = 64
+// Max bounds how many callers are remembered; further ones are refused without a place.
+const Max = 64
 
 // Turns is ready to use when zero, except for Keep.
 type Turns struct {
@@ -47,7 +47,7 @@ func (t *Turns) Take(caller string, free int, now time.Time) bool {
 			return true
 		}
 	}
-	if !slices.Contains(t.waiting, caller) && len(t.waiting) < Most {
+	if !slices.Contains(t.waiting, caller) && len(t.waiting) < Max {
 		t.waiting = append(t.waiting, strings.Clone(caller)) // the caller's may be part of a buffer
 	}
 	return false

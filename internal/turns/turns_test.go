@@ -62,10 +62,10 @@ func TestOtherSlotsAreFreeForAll(t *testing.T) {
 
 func TestTheListIsBounded(t *testing.T) {
 	turns := Turns{Keep: time.Second}
-	for i := range 10 * Most {
+	for i := range 10 * Max {
 		turns.Take(fmt.Sprint(i), 0, time.Unix(0, 0))
 	}
-	if turns.Waiting() != Most {
-		t.Fatalf("%d callers are remembered, want %d", turns.Waiting(), Most)
+	if turns.Waiting() != Max {
+		t.Fatalf("%d callers are remembered, want %d", turns.Waiting(), Max)
 	}
 }

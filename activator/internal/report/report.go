@@ -23,9 +23,9 @@ const (
 	// timeout bounds one POST. An urgent report that hangs delays a cold start.
 	timeout = 2 * time.Second
 	// retryFirst is the pause before a failed urgent report is sent again. It doubles up to
-	// retryMost.
+	// retryMax.
 	retryFirst = 10 * time.Millisecond
-	retryMost  = time.Second
+	retryMax   = time.Second
 	// urgentGap is the least time between two urgent reports. Revisions in between are sent
 	// together.
 	urgentGap = 5 * time.Millisecond
@@ -158,7 +158,7 @@ func (r *Reporter) reportUrgent(ctx context.Context, table *backends.Table) {
 					r.ReportNow(key)
 				}
 			}
-			gap, wait = wait, min(2*wait, retryMost)
+			gap, wait = wait, min(2*wait, retryMax)
 		} else {
 			wait = retryFirst
 			time.AfterFunc(lookAgain, func() { r.again(table, messages) })

@@ -19,13 +19,13 @@ import (
 const (
 	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: ReadyFor,
 	// plus the time for readiness to propagate through kubelet, EndpointSlices and gateways.
-	// DrainQuiet is how long no request must have come after that. DrainMost is when it stops
+	// DrainQuiet is how long no request must have come after that. DrainMax is when it stops
 	// waiting for quiet. Requests that still come show that somebody has not heard yet, and each
 	// would be lost: where the control plane itself had too little CPU, it took a minute (contract
 	// section 6.1: 45 s, without looking).
 	DrainLeast = ReadyFor + 10*time.Second
 	DrainQuiet = 5 * time.Second
-	DrainMost  = 5 * time.Minute
+	DrainMax   = 5 * time.Minute
 	// ReadyFor is how long it calls itself ready after SIGTERM. Kubernetes takes a deleted pod out
 	// of the ready endpoints whatever the pod says; what it says decides whether it counts as still
 	// serving, for when no other activator is there: another one may be deleted while this one
@@ -33,7 +33,7 @@ const (
 	// it can be counted on. A replacement was seen to need more than ten seconds on a machine with
 	// sixty runnable tasks; until then pods would be reached directly, which hold less. A container
 	// that is restarted in its pod has no other way than this to be taken out, and then needs the
-	// rest of DrainMost for it.
+	// rest of DrainMax for it.
 	ReadyFor = 30 * time.Second
 	// finish is when requests in flight and held ones are cut; the Deployment's grace period is 600
 	// s.
@@ -54,8 +54,8 @@ type Server struct {
 	// LastRequest is when the newest request came.
 	LastRequest func() time.Time
 	Log         *slog.Logger
-	// Least, Quiet and Most are DrainLeast, DrainQuiet and DrainMost unless a test is in a hurry.
-	Least, Quiet, Most time.Duration
+	// Least, Quiet and Max are DrainLeast, DrainQuiet and DrainMax unless a test is in a hurry.
+	Least, Quiet, Max time.Duration
 	// Departure is told of SIGTERM.
 	Departure *Departure
 }
@@ -107,7 +107,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	setDefault(&s.Least, DrainLeast)
 	setDefault(&s.Quiet, DrainQuiet)
-	setDefault(&s.Most, DrainMost)
+	setDefault(&s.Max, DrainMax)
 	s.Forward.SetDraining(true)
 	began := time.Now()
 	s.Departure.began.Store(began.UnixNano())
@@ -144,7 +144,7 @@ func (s *Server) waitForQuiet(began time.Time) {
 	defer tick.Stop()
 	for now := range tick.C {
 		since := now.Sub(began)
-		if since >= s.Most || since >= s.Least && now.Sub(s.LastRequest()) >= s.Quiet {
+		if since >= s.Max || since >= s.Least && now.Sub(s.LastRequest()) >= s.Quiet {
 			return
 		}
 	}

@@ -27,12 +27,12 @@ func TestDrainingEndsWhenNoRequestComesAnyMore(t *testing.T) {
 		{"no request at all", -time.Hour, DrainLeast},
 		{"requests until the endpoints are withdrawn", 2 * time.Second, DrainLeast},
 		{"requests for longer than that", time.Minute, time.Minute + DrainQuiet},
-		{"requests that never end", time.Hour, DrainMost},
+		{"requests that never end", time.Hour, DrainMax},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				s := &Server{Departure: &Departure{}, Least: DrainLeast, Quiet: DrainQuiet, Most: DrainMost, LastRequest: func() time.Time {
+				s := &Server{Departure: &Departure{}, Least: DrainLeast, Quiet: DrainQuiet, Max: DrainMax, LastRequest: func() time.Time {
 					if last := began.Add(c.last); last.Before(time.Now()) {
 						return last
 					}
@@ -68,7 +68,7 @@ func TestWhatIsHeldAtTheEndIsStillAnswered(t *testing.T) {
 	}
 	handler := &slow{arrived: make(chan struct{}, 1), release: make(chan struct{})}
 	s := &Server{Departure: &Departure{}, Forward: &forward.Server{Handler: handler}, Listeners: []net.Listener{listener},
-		Least: 10 * time.Millisecond, Quiet: time.Millisecond, Most: time.Minute,
+		Least: 10 * time.Millisecond, Quiet: time.Millisecond, Max: time.Minute,
 		LastRequest: func() time.Time { return time.Time{} }, Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -170,7 +170,7 @@ func TestTheTLSPortOpensWithTheFirstCertificate(t *testing.T) {
 		close(handler.release)
 		first := make(chan struct{})
 		s := &Server{Departure: &Departure{}, Forward: &forward.Server{Handler: handler, TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}},
-			Least: time.Millisecond, Quiet: time.Millisecond, Most: time.Minute, TLSAddress: address, TLSKnown: first,
+			Least: time.Millisecond, Quiet: time.Millisecond, Max: time.Minute, TLSAddress: address, TLSKnown: first,
 			LastRequest: func() time.Time { return time.Time{} }, Log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -211,7 +211,7 @@ func TestRequestsWaitUntilTheRevisionsAreKnown(t *testing.T) {
 	close(handler.release)
 	known := make(chan struct{})
 	s := &Server{Departure: &Departure{}, Forward: &forward.Server{Handler: handler}, Listeners: []net.Listener{listener}, Known: known,
-		Least: time.Millisecond, Quiet: time.Millisecond, Most: time.Minute,
+		Least: time.Millisecond, Quiet: time.Millisecond, Max: time.Minute,
 		LastRequest: func() time.Time { return time.Time{} }, Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -34,8 +34,8 @@ import (
 const (
 	// period is how often pods that start are looked at. A new pod is looked at at once.
 	period = 500 * time.Millisecond
-	// longest bounds how long a pod that never answers has more CPU.
-	longest = 10 * time.Minute
+	// maxTime bounds how long a pod that never answers has more CPU.
+	maxTime = 10 * time.Minute
 	// seen is how long the informer may take to show a write of this process before it is repeated.
 	seen = 10 * time.Second
 	// firstRetry and lastRetry bound the wait before a resize that failed is tried again.
@@ -60,10 +60,10 @@ type Booster struct {
 	Kube  kubernetes.Interface
 	// MayWrite says which revisions are this replica's.
 	MayWrite func(loop.Key) bool
-	// Most is the largest limit that a pod may start with, in thousandths of a CPU. Grace is how
+	// MaxCPU is the largest limit that a pod may start with, in thousandths of a CPU. Grace is how
 	// long a pod keeps it after it became ready.
-	Most  func() int64
-	Grace func() time.Duration
+	MaxCPU func() int64
+	Grace  func() time.Duration
 	// Changed is called with a revision of which there is news to tell. It does not block.
 	Changed func(loop.Key)
 	Log     *slog.Logger
@@ -134,7 +134,7 @@ func (b *Booster) step(ctx context.Context, now time.Time, calls *sync.WaitGroup
 		if !b.MayWrite(p.Key) {
 			continue
 		}
-		limit := wanted(p, now, b.Grace(), b.Most())
+		limit := wanted(p, now, b.Grace(), b.MaxCPU())
 		if limit != p.Limit && b.begin(p, limit, now) {
 			calls.Go(func() { b.finish(p, limit, b.resize(ctx, p, limit)) })
 		}
@@ -149,15 +149,15 @@ func (b *Booster) step(ctx context.Context, now time.Time, calls *sync.WaitGroup
 //	is to start with more than is allowed         its own
 //	is ready, for shorter than grace              as it is
 //	is ready for grace, or was ready before       its own
-//	never was ready, for longest                  its own
+//	never was ready, for maxTime                  its own
 //	never was ready                               the one to start with
 //
 // A pod is ready once its queue-proxy has heard the program answer.
-func wanted(p *pods.Starting, now time.Time, grace time.Duration, most int64) int64 {
+func wanted(p *pods.Starting, now time.Time, grace time.Duration, maxCPU int64) int64 {
 	switch {
 	case p.Limit != p.Low && p.Limit != p.High:
 		return p.Limit
-	case p.High > most, p.Was, now.Sub(p.Created) >= longest:
+	case p.High > maxCPU, p.Was, now.Sub(p.Created) >= maxTime:
 		return p.Low
 	case !p.Ready.IsZero() && now.Sub(p.Ready) < grace:
 		return p.Limit

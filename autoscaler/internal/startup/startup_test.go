@@ -44,8 +44,8 @@ func TestTheLimitThatAPodIsToHave(t *testing.T) {
 		"it has answered for the grace":           {pods.Starting{Limit: 1000, Created: ago(time.Minute), Ready: ago(5 * time.Second)}, 4000, 250},
 		"it answered before it was raised":        {pods.Starting{Limit: 250, Created: ago(time.Second), Ready: now}, 4000, 250},
 		"it answered before, and does not":        {pods.Starting{Limit: 1000, Created: ago(time.Minute), Was: true}, 4000, 250},
-		"its program never answers":               {pods.Starting{Limit: 1000, Created: ago(longest)}, 4000, 250},
-		"its program did not, and it is at rest":  {pods.Starting{Limit: 250, Created: ago(longest)}, 4000, 250},
+		"its program never answers":               {pods.Starting{Limit: 1000, Created: ago(maxTime)}, 4000, 250},
+		"its program did not, and it is at rest":  {pods.Starting{Limit: 250, Created: ago(maxTime)}, 4000, 250},
 		"somebody else gave it another limit":     {pods.Starting{Limit: 500, Created: ago(time.Minute), Ready: ago(time.Minute)}, 4000, 500},
 		"its container has no limit":              {pods.Starting{Limit: 0, Created: now}, 4000, 0},
 		"a tenant wrote more than is allowed":     {pods.Starting{Limit: 250, Created: now}, 999, 250},
@@ -136,7 +136,7 @@ func (h *house) pass(d time.Duration) {
 
 // booster is one process with the revision, until ctx ends.
 func (h *house) booster(ctx context.Context) *Booster {
-	b := New(&Booster{Index: h, Kube: h.kube, MayWrite: func(loop.Key) bool { return true }, Most: func() int64 { return 4000 },
+	b := New(&Booster{Index: h, Kube: h.kube, MayWrite: func(loop.Key) bool { return true }, MaxCPU: func() int64 { return 4000 },
 		Grace: func() time.Duration { return 5 * time.Second }, Changed: func(loop.Key) { h.change(func(h *house) { h.news++ }) }, Log: slog.New(slog.DiscardHandler)})
 	go func() { _ = b.Run(ctx) }()
 	return b

@@ -11,12 +11,12 @@ import (
 const (
 	// While it starts, the container is asked after each startPeriod at first and later less often:
 	// a container that took a time to start is noticed within startPeriod or 1/startShare of that
-	// time, and within startMost however long it took. Ten pods that start together on a busy node
+	// time, and within startMax however long it took. Ten pods that start together on a busy node
 	// would otherwise take from each other, by asking, what they need to start. An exec probe is
 	// not run here: its place takes a look at the port (Spec), which costs next to nothing.
 	startPeriod = 10 * time.Millisecond
 	startShare  = 20
-	startMost   = 20 * time.Millisecond
+	startMax    = 20 * time.Millisecond
 	laterPeriod = 50 * time.Millisecond // for the kubelet (contract section 5.4)
 	tryTimeout  = 100 * time.Millisecond
 	overall     = 10 * time.Second
@@ -49,7 +49,7 @@ func (p *Prober) Start(ctx context.Context) error {
 			pending = pending[1:]
 			continue
 		}
-		t := time.NewTimer(min(max(startPeriod, time.Since(begin)/startShare), startMost))
+		t := time.NewTimer(min(max(startPeriod, time.Since(begin)/startShare), startMax))
 		select {
 		case <-ctx.Done():
 			t.Stop()
