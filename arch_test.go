@@ -222,7 +222,7 @@ func TestStructsOfTheForwarderAreSmall(t *testing.T) {
 // shellsOfForward are the files of the forwarder that only one protocol uses. conn.go is not among
 // them: a connection begins with HTTP/1.1 and may turn out to be one of HTTP/2.
 var shellsOfForward = map[string][]string{
-	"HTTP/1.1": {"ask.go", "h1exchange.go", "parting.go", "pump.go", "respond.go", "stall.go", "timing.go", "tunnel.go", "upgrade.go", "watch.go"},
+	"HTTP/1.1": {"ask.go", "h1*.go", "parting.go", "pump.go", "respond.go", "stall.go", "timing.go", "tunnel.go", "upgrade.go", "watch.go"},
 	"HTTP/2":   {"h2*.go", "lane.go", "stuck.go"},
 }
 
