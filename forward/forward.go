@@ -20,6 +20,12 @@
 // Timeouts.Action counts: the response ends cleanly, with the trailer Ebb-Timeout that names the
 // timer, or it is cut, so that the client cannot take a truncated body for a whole one. A response
 // with a Content-Length that is not met can only be cut.
+//
+// The files are of three kinds. h1*.go, with those that arch_test.go lists beside them, are the
+// shell for HTTP/1.1, and h2*.go, lane.go and stuck.go that for HTTP/2. Neither uses the other; a
+// connection finds out which one it needs. All others are what both share. The kinds are not
+// packages: both shells work on the fields of Request and of a connection at each step, so they
+// would have to export them to each other, or call for each through an interface.
 package forward
 
 import (
