@@ -223,13 +223,7 @@ func (p *process) silentNodes(key loop.Key) (all []viewv1alpha1.SilentNode) {
 // watchNodes makes what finds out which nodes have died. It tells of them in events of the nodes.
 func watchNodes(kube kubernetes.Interface, o options, index *pods.Index, clock func() time.Time, recorder record.EventRecorder, log *slog.Logger) *nodes.Watcher {
 	return &nodes.Watcher{Self: o.node, Pods: index.Nodes, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log,
-		Lease: func(ctx context.Context, node string) (string, error) {
-			lease, err := kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
-			if err != nil {
-				return "", fmt.Errorf("get the Lease of node %s: %w", node, err)
-			}
-			return lease.Spec.RenewTime.String(), nil
-		},
+		Lease: renewals(kube),
 		Tell: func(v alive.Verdict) {
 			// As the kubelet does, by the name in place of the UID.
 			node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: v.Node, UID: types.UID(v.Node)}
@@ -242,6 +236,20 @@ func watchNodes(kube kubernetes.Interface, o options, index *pods.Index, clock f
 				recorder.Event(node, corev1.EventTypeNormal, "NodeAnswers", v.Reason)
 			}
 		}}
+}
+
+// renewals reads when the Lease of a node was renewed.
+func renewals(kube kubernetes.Interface) func(ctx context.Context, node string) (string, error) {
+	return func(ctx context.Context, node string) (string, error) {
+		lease, err := kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return "", fmt.Errorf("get the Lease of node %s: %w", node, err)
+		}
+		if lease.Spec.RenewTime == nil { // no kubelet wrote it
+			return "", fmt.Errorf("the Lease of node %s does not say when it was renewed", node)
+		}
+		return lease.Spec.RenewTime.String(), nil
+	}
 }
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {
