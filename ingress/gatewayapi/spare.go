@@ -39,9 +39,9 @@ import (
 //	requests -> B
 
 // Prepare returns the first of these writes: the HTTPRoutes in have, by name, whose hosts get new
-// backends, with spare rules for those. The rules set the given hash. values lists, by the name of
-// the HTTPRoute, what the header of a probe must say to reach each of them. An HTTPRoute that has
-// no room for spare rules changes without.
+// backends, with spare rules for those. The rules set the given hash. values lists, by the host
+// that names the target, what the header of a probe must say to reach each of them. An HTTPRoute
+// that has no room for spare rules changes without.
 func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, hash string) (first []*gatewayv1.HTTPRoute, values map[string][]string) {
 	values = map[string][]string{}
 	for _, w := range want {
@@ -62,9 +62,24 @@ func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, 
 		// Probes of a new gateway need the spare rules there. The API takes a parent without a
 		// section only once.
 		next.Spec.Rules, next.Spec.ParentRefs = p.rules, slices.Concat(w.Spec.ParentRefs, without(h.Spec.ParentRefs, w.Spec.ParentRefs))
-		first, values[w.Name] = append(first, next), p.values
+		first = append(first, next)
+		host := Host(w)
+		for _, value := range p.values {
+			if !slices.Contains(values[host], value) {
+				values[host] = append(values[host], value)
+			}
+		}
 	}
 	return first, values
+}
+
+// Host returns the host that names the target of an HTTPRoute (see Name). The rules of a target may
+// need several HTTPRoutes.
+func Host(h *gatewayv1.HTTPRoute) string {
+	if n := len(h.Spec.Hostnames); n > 0 {
+		return string(h.Spec.Hostnames[n-1])
+	}
+	return ""
 }
 
 // without returns those of the parents that are not among the others.

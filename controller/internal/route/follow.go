@@ -150,8 +150,7 @@ func probes(p *plan.Plan, g settings.Gateway) []ready.Probe {
 	return out
 }
 
-// spareProbes returns a probe for each spare backend of the hosts, whose values of the header are
-// given by the HTTPRoutes' names.
+// spareProbes returns a probe for each spare backend of the hosts, by the values of the header.
 func spareProbes(hosts []ready.Probe, values map[string][]string) []ready.Probe {
 	var out []ready.Probe
 	for _, probe := range hosts {

@@ -318,6 +318,50 @@ func TestANewSplitIsReadyOnlyWhenTheGatewaysHaveIt(t *testing.T) {
 	s.until("Ready again", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
 }
 
+// A Route with many tags has several HTTPRoutes for its host. Gateways know the new backend of the
+// last one, too, before requests go there.
+func TestTheBackendsOfASecondHTTPRouteAreKnownFirst(t *testing.T) {
+	s := set(t)
+	changed, err := settings.Parse(map[string]map[string]string{
+		settings.DomainName: {"example.com": ""}, settings.FeaturesName: {"tag-header-based-routing": "Enabled"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.settings.Set(changed)
+	for _, name := range []string{"hello-00001", "hello-00002"} {
+		s.revision(name, corev1.ConditionTrue)
+		s.service(name)
+	}
+	s.configuration("hello-00001")
+	targets := []string{"hello-00001=100"}
+	for i := range 16 { // as many rules as an HTTPRoute can have
+		targets = append(targets, fmt.Sprintf("t%d:hello-00001=0", i))
+	}
+	s.route(targets...)
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	leads := func() string {
+		rules, _, _ := unstructured.NestedSlice(s.store.Get(httpRoutes, "ns", "hello.ns.example.com-2").Object, "spec", "rules")
+		refs, _, _ := unstructured.NestedSlice(rules[0].(map[string]any), "backendRefs")
+		return fmt.Sprint(refs[0].(map[string]any)["name"], ", rules: ", len(rules))
+	}
+	if got := leads(); got != "hello-00001, rules: 1" {
+		t.Fatalf("the second HTTPRoute leads to %s", got)
+	}
+	s.lag.Store(true)
+	targets[0] = "hello-00002=100"
+	s.route(targets...)
+	s.until("the spare rule is waited for", func(r *servingv1.Route) bool {
+		return strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "older plan")
+	})
+	if got := leads(); got != "hello-00001, rules: 2" {
+		t.Errorf("before the gateway knows the new backend, the second HTTPRoute leads to %s", got)
+	}
+	s.lag.Store(false)
+	s.until("Ready again", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && leads() == "hello-00002, rules: 1"
+	})
+}
+
 func TestTagsComeAndGoWithTheirObjectsAndKeepTheUsersLabels(t *testing.T) {
 	s := set(t)
 	s.revision("hello-00001", corev1.ConditionTrue)
