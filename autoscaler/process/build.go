@@ -177,7 +177,8 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	}}
 	p.nodes.Others = p.others.Ask
 	silent := types.NamespacedName{Namespace: c.Namespace, Name: wire.SilentNodes}
-	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: func() bool { return p.election.MayWrite(silent) }, Log: log}
+	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: func() bool { return p.election.MayWrite(silent) },
+		Undecided: p.nodes.Undecided, Log: log}
 	p.nodes.Judge = func(silent map[string]bool) {
 		p.index.Judge(silent, p.engine.Changed)
 		p.publisher.Set(slices.Sorted(maps.Keys(silent)))

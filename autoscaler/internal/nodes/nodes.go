@@ -40,6 +40,9 @@ const (
 	most = 256
 	// leasePeriod is the time between two reads of a Lease.
 	leasePeriod = time.Second
+	// undecided is for how long it is taken for granted that pods answer on a node that another
+	// replica called silent: enough for a verdict of one's own, also by the age of a Lease.
+	undecided = 30 * time.Second
 )
 
 // Watcher watches the nodes that have pods.
@@ -82,6 +85,10 @@ type Watcher struct {
 	answers, before map[string]struct{}
 	since           time.Duration
 	leases          map[string]lease
+	// pods are those of the last round. told is since when it is known that another replica called
+	// a node silent.
+	pods map[string][]string
+	told map[string]time.Duration
 	// speak is when an activator on a node spoke last. Such a node answers, whether or not it has
 	// pods of revisions.
 	speak map[string]time.Duration
@@ -125,7 +132,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 func (w *Watcher) timeLocked() time.Duration {
 	if w.began.IsZero() {
 		w.began, w.asking, w.leases, w.watch.Self = w.Clock().Add(-time.Second), map[string]flight{}, map[string]lease{}, w.Self
-		w.speak = map[string]time.Duration{}
+		w.speak, w.told = map[string]time.Duration{}, map[string]time.Duration{}
 	}
 	return w.Clock().Sub(w.began)
 }
@@ -173,7 +180,12 @@ func (w *Watcher) Round(ctx context.Context) {
 		w.epoch++
 		w.watch.Forget()
 	}
-	w.last = now
+	w.last, w.pods = now, pods
+	for node, at := range w.told {
+		if now-at > remembers {
+			delete(w.told, node)
+		}
+	}
 	for node, at := range w.speak {
 		_, listed := pods[node]
 		switch {
@@ -215,7 +227,7 @@ func (w *Watcher) Round(ctx context.Context) {
 		if f.n == 0 && len(w.asking) < most || f.n > 0 && f.n < overlap && now-f.last >= period {
 			w.asking[node] = flight{f.n + 1, f.first, now}
 			chosen, answers := w.chooseLocked(pods[node])
-			go w.ask(ctx, question{node, chosen, answers, now, w.epoch})
+			go w.ask(ctx, question{node, chosen, answers || w.openLocked(node, now), now, w.epoch})
 		}
 	}
 	w.mutex.Unlock()
@@ -256,7 +268,7 @@ const (
 type question struct {
 	node      string
 	addresses []string
-	answers   bool // one of them has answered before
+	answers   bool // one of them has answered before, or one there has answered another replica
 	asked     time.Duration
 	epoch     int
 }
@@ -425,6 +437,30 @@ func (w *Watcher) Unreached(node string, u *wire.Unreached) {
 	now := w.timeLocked()
 	w.spokeLocked(u.Node, now)
 	w.watch.Unanswered(node, u.Node, now-u.Ago, now)
+}
+
+// Undecided takes the nodes that another replica called silent before it ended, and returns those
+// about which this one cannot decide yet: nothing there has answered it so far. From now on its
+// questions to these count all the same, for a time.
+func (w *Watcher) Undecided(nodes []string) (open []string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	now := w.timeLocked()
+	for _, node := range nodes {
+		if _, known := w.told[node]; !known {
+			w.told[node] = now
+		}
+		if w.openLocked(node, now) {
+			open = append(open, node)
+		}
+	}
+	return open
+}
+
+func (w *Watcher) openLocked(node string, now time.Duration) bool {
+	at, told := w.told[node]
+	_, spoke := w.speak[node]
+	return told && now-at < undecided && !spoke && !slices.ContainsFunc(w.pods[node], w.answersLocked)
 }
 
 // Since is when a verdict began to hold.

@@ -295,6 +295,44 @@ func TestAPodThatNeverAnsweredProvesNothing(t *testing.T) {
 	})
 }
 
+// This replica has started after the end of b, of which another one told. It decides by itself, as
+// if b had answered it before.
+func TestANodeThatWasSilentBeforeTheStart(t *testing.T) {
+	start := func() *cluster {
+		c := newCluster(t, "a", "b", "c")
+		c.says["b"] = errSilent
+		return c
+	}
+	live(t, start, func(c *cluster) {
+		c.set(func() { c.renews = false })
+		if got := c.Undecided([]string{"b", "c", "unknown"}); !slices.Equal(got, []string{"b", "unknown"}) {
+			t.Errorf("undecided: %v", got)
+		}
+		c.activator("c", "b", 6*time.Second)
+		if got := c.states(); !slices.Contains(got, "b lost") {
+			t.Errorf("told of %v", got)
+		}
+		c.set(func() { delete(c.says, "b") })
+		time.Sleep(5 * time.Second)
+		if got := c.Undecided([]string{"b"}); len(got) > 0 {
+			t.Errorf("undecided, although it answers: %v", got)
+		}
+	})
+	// Nobody agrees, and then what was told counts no longer.
+	live(t, start, func(c *cluster) {
+		c.Undecided([]string{"b"})
+		time.Sleep(undecided + 5*time.Second) // the last question that counts does so for some time
+		if got := c.Undecided([]string{"b"}); len(got) > 0 {
+			t.Errorf("still undecided: %v", got)
+		}
+		c.set(func() { c.renews = false })
+		c.activator("c", "b", time.Minute)
+		if got := c.states(); len(got) != 0 {
+			t.Errorf("told of %v", got)
+		}
+	})
+}
+
 // This process is stopped for a minute while a question is under way.
 func TestAPauseIsNobodysSilence(t *testing.T) {
 	var now atomic.Int64

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,17 +29,20 @@ type Publisher struct {
 	Leases coordination.LeaseInterface
 	// MayWrite reports whether this replica is the one.
 	MayWrite func() bool
-	Log      *slog.Logger
+	// Undecided, if set, receives nodes that another replica told of, and returns those about which
+	// this one cannot decide yet. They stay in the Lease.
+	Undecided func([]string) []string
+	Log       *slog.Logger
 
 	mutex sync.Mutex
-	want  string
+	want  []string
 	news  chan struct{}
 }
 
 // Set says which nodes are silent now, by name. It does not block.
 func (p *Publisher) Set(silent []string) {
 	p.mutex.Lock()
-	p.want = wire.EncodeSilentNodes(silent)
+	p.want = slices.Clone(silent)
 	p.mutex.Unlock()
 	select {
 	case p.changed() <- struct{}{}:
@@ -60,29 +64,59 @@ func (p *Publisher) Run(ctx context.Context) error {
 	tick := time.NewTicker(publishPeriod)
 	defer tick.Stop()
 	var have *string
-	for {
+	var kept []string // of another replica
+	for begun := false; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		case <-p.changed():
 		}
+		if !p.MayWrite() {
+			have, kept, begun = nil, nil, false
+			continue
+		}
+		var err error
+		if !begun {
+			kept, err = p.read(ctx)
+			begun = err == nil
+		}
+		if len(kept) > 0 && p.Undecided != nil {
+			kept = p.Undecided(kept)
+		} else {
+			kept = nil
+		}
 		p.mutex.Lock()
-		want := p.want
+		want := wire.EncodeSilentNodes(union(p.want, kept))
 		p.mutex.Unlock()
-		switch {
-		case !p.MayWrite():
-			have = nil
-		case have == nil || *have != want:
-			err := p.write(ctx, want)
-			if have = &want; err != nil {
+		if err == nil && (have == nil || *have != want) {
+			if have, err = &want, p.write(ctx, want); err != nil {
 				have = nil
-				if ctx.Err() == nil {
-					p.Log.Warn("cannot tell which nodes are silent; it is tried again", "error", err)
-				}
 			}
 		}
+		if err != nil && ctx.Err() == nil {
+			p.Log.Warn("cannot tell which nodes are silent; it is tried again", "error", err)
+		}
 	}
+}
+
+// union is both without what is twice, in order.
+func union(a, b []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b))))
+}
+
+// read returns which nodes the Lease says are silent.
+func (p *Publisher) read(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	lease, err := p.Leases.Get(ctx, wire.SilentNodes, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Lease %s: %w", wire.SilentNodes, err)
+	}
+	return wire.DecodeSilentNodes(lease.Annotations[wire.SilentNodesAnnotation]), nil
 }
 
 // write makes the Lease say so. Without one, no node is silent.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -75,6 +77,63 @@ func TestOneReplicaTellsWhichNodesAreSilent(t *testing.T) {
 		may.Store(true)
 		time.Sleep(2 * publishPeriod)
 		expect("by one that has it again", "")
+		cancel()
+		<-done
+	})
+}
+
+// A replica that takes over keeps what the one before told of nodes that it cannot judge yet. Where
+// it cannot read that, it writes nothing.
+func TestWhatAnotherReplicaToldStaysUntilThisOneCanDecide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "knative-serving", Name: wire.SilentNodes,
+			Annotations: map[string]string{wire.SilentNodesAnnotation: "b,c"}}})
+		var fails atomic.Int64
+		fails.Store(2)
+		kube.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if fails.Add(-1) >= 0 {
+				return true, nil, errors.New("the API server is away")
+			}
+			return false, nil, nil
+		})
+		var open atomic.Pointer[[]string]
+		open.Store(&[]string{"a", "b", "c"})
+		leases := kube.CoordinationV1().Leases("knative-serving")
+		p := &Publisher{Leases: leases, MayWrite: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
+			Undecided: func(nodes []string) []string {
+				return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return !slices.Contains(*open.Load(), n) })
+			}}
+		p.Set([]string{"d"})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { p.Run(ctx); close(done) }()
+		expect := func(when, want string) {
+			t.Helper()
+			synctest.Wait()
+			lease, err := kube.Tracker().Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "knative-serving", wire.SilentNodes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := lease.(*coordinationv1.Lease).Annotations[wire.SilentNodesAnnotation]; got != want {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
+		expect("while it cannot read", "b,c")
+		time.Sleep(3 * publishPeriod)
+		expect("while nothing is decided", "b,c,d")
+		open.Store(&[]string{"a", "c"})
+		time.Sleep(2 * publishPeriod)
+		expect("when b answers", "c,d")
+		open.Store(&[]string{"a", "b", "c"})
+		time.Sleep(2 * publishPeriod)
+		expect("b is not asked about again", "c,d")
+		p.Set([]string{"c", "d"})
+		open.Store(&[]string{})
+		time.Sleep(2 * publishPeriod)
+		expect("when this replica calls c silent itself", "c,d")
+		p.Set(nil)
+		time.Sleep(2 * publishPeriod)
+		expect("when all answer", "")
 		cancel()
 		<-done
 	})
