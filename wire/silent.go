@@ -12,15 +12,15 @@ const (
 	SilentNodesAnnotation = "serving.ebb.dev/silent-nodes"
 )
 
-// MostSilentNodes bounds the nodes that are told of.
-const MostSilentNodes = 1000
+// MaxSilentNodes bounds the nodes that are told of.
+const MaxSilentNodes = 1000
 
 // EncodeSilentNodes is the value of the annotation. Of too many nodes some are left out.
 func EncodeSilentNodes(names []string) string {
-	return strings.Join(names[:min(len(names), MostSilentNodes)], ",")
+	return strings.Join(names[:min(len(names), MaxSilentNodes)], ",")
 }
 
 // DecodeSilentNodes is what the annotation says.
 func DecodeSilentNodes(value string) []string {
-	return slices.DeleteFunc(strings.SplitN(value, ",", MostSilentNodes+1), func(name string) bool { return name == "" || strings.Contains(name, ",") })
+	return slices.DeleteFunc(strings.SplitN(value, ",", MaxSilentNodes+1), func(name string) bool { return name == "" || strings.Contains(name, ",") })
 }

@@ -28,16 +28,16 @@ const (
 	period = alive.AskTime / 2
 	// late is after which time without a round this process has been paused.
 	late = 4 * period
-	// known is how many pods of a node are known at a time, atOnce how many are asked in one
-	// question: one of them may just have gone.
-	known, atOnce = 32, 3
-	// overlap is how many questions to a node are under way at once: one more each period.
-	overlap = 3
+	// maxKnown bounds the pods of a node that are known at a time, maxAtOnce those that are asked
+	// in one question: one of them may just have gone.
+	maxKnown, maxAtOnce = 32, 3
+	// maxOverlap bounds the questions to a node that are under way: one more each period.
+	maxOverlap = 3
 	// remembers is for how long at least it is known that a pod has answered, and for how long a
 	// node is watched on which an activator has spoken.
 	remembers = time.Minute
-	// most bounds the questions and the reads of Leases that are under way.
-	most = 256
+	// maxCalls bounds the nodes that are asked at once, and those whose Leases are read.
+	maxCalls = 256
 	// leasePeriod is the time between two reads of a Lease.
 	leasePeriod = time.Second
 	// undecided is for how long it is taken for granted that pods answer on a node that another
@@ -49,8 +49,8 @@ const (
 type Watcher struct {
 	// Self is the node that this process runs on. Without it nothing is decided.
 	Self string
-	// Pods lists addresses of pods by node, at most a number of each.
-	Pods func(most int) map[string][]string
+	// Pods lists addresses of pods by node, at most maxEach of each.
+	Pods func(maxEach int) map[string][]string
 	// Dial connects to a pod.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Port is that of the pods that is asked; 0 means wire.PortMetrics.
@@ -164,12 +164,12 @@ func (w *Watcher) chooseLocked(all []string) (chosen []string, answers bool) {
 		}
 		return 1
 	})
-	return all[:min(atOnce, len(all))], len(all) > 0 && w.answersLocked(all[0])
+	return all[:min(maxAtOnce, len(all))], len(all) > 0 && w.answersLocked(all[0])
 }
 
 // Round decides by what is known, and asks. It does not wait for answers.
 func (w *Watcher) Round(ctx context.Context) {
-	pods := w.Pods(known)
+	pods := w.Pods(maxKnown)
 	nodes := make([]string, 0, len(pods))
 	for node := range pods {
 		nodes = append(nodes, node)
@@ -224,7 +224,7 @@ func (w *Watcher) Round(ctx context.Context) {
 		if f.n == 0 {
 			f.first = now
 		}
-		if f.n == 0 && len(w.asking) < most || f.n > 0 && f.n < overlap && now-f.last >= period {
+		if f.n == 0 && len(w.asking) < maxCalls || f.n > 0 && f.n < maxOverlap && now-f.last >= period {
 			w.asking[node] = flight{f.n + 1, f.first, now}
 			chosen, answers := w.chooseLocked(pods[node])
 			go w.ask(ctx, question{node, chosen, answers || w.openLocked(node, now), now, w.epoch})
@@ -400,7 +400,7 @@ func (w *Watcher) answered(a *wire.ReachAnswer, nodes map[netip.Addr]string, ask
 // readLocked reads the Lease of a node that does not answer, now and then.
 func (w *Watcher) readLocked(ctx context.Context, node string, now time.Duration) {
 	before, reads := w.leases[node]
-	if before.busy || reads && now-before.read < leasePeriod || !reads && len(w.leases) >= most {
+	if before.busy || reads && now-before.read < leasePeriod || !reads && len(w.leases) >= maxCalls {
 		return
 	}
 	w.leases[node] = lease{before.renewed, now, true}

@@ -22,8 +22,8 @@ import (
 const (
 	// answersWithin is how long an activator has to answer: a second for the pods, and the way.
 	answersWithin = 1800 * time.Millisecond
-	// mostAsked bounds how many activators are asked at once. They are others each time.
-	mostAsked = 16
+	// maxAsked bounds how many activators are asked at once. They are others each time.
+	maxAsked = 16
 	// findPeriod is the time between two looks for activators.
 	findPeriod = 10 * time.Second
 )
@@ -81,7 +81,7 @@ func (o *Activators) Ask(ctx context.Context, pods []netip.Addr, got func(wire.R
 	defer cancel()
 	var asking sync.WaitGroup
 	for n, i := range rand.Perm(len(*found)) {
-		if n == mostAsked {
+		if n == maxAsked {
 			break
 		}
 		asking.Go(func() {

@@ -49,14 +49,14 @@ func (i *Index) On(k loop.Key, node string) (n int32) {
 	return n
 }
 
-// ofNamespace bounds how many pods of a namespace speak for a node. Their owner could have all of
-// them answer nobody.
-const ofNamespace = 2
+// maxOfNamespace bounds how many pods of a namespace speak for a node. Their owner could have all
+// of them answer nobody.
+const maxOfNamespace = 2
 
-// Nodes lists the nodes with pods, and addresses of these, at most most of each node, and some of
-// each namespace. The pods run and are not being deleted: of others the node's kernel may not know
-// any more that it should answer.
-func (i *Index) Nodes(most int) map[string][]string {
+// Nodes lists the nodes with pods, and addresses of these, at most maxEach of each node, and some
+// of each namespace. The pods run and are not being deleted: of others the node's kernel may not
+// know any more that it should answer.
+func (i *Index) Nodes(maxEach int) map[string][]string {
 	i.mutex.RLock()
 	defer i.mutex.RUnlock()
 	type part struct{ node, namespace string }
@@ -72,7 +72,7 @@ func (i *Index) Nodes(most int) map[string][]string {
 			switch p.state {
 			case ready, lapsed, notReady:
 				from := part{p.node, p.namespace}
-				if p.ip != "" && len(all[p.node]) < most && of[from] < ofNamespace {
+				if p.ip != "" && len(all[p.node]) < maxEach && of[from] < maxOfNamespace {
 					of[from]++
 					all[p.node] = append(all[p.node], p.ip)
 				}
