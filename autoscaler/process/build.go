@@ -223,7 +223,13 @@ func (p *process) silentNodes(key loop.Key) (all []viewv1alpha1.SilentNode) {
 
 // watchNodes makes what finds out which nodes have died. It tells of them in events of the nodes.
 func watchNodes(kube kubernetes.Interface, o options, index *pods.Index, clock func() time.Time, recorder record.EventRecorder, log *slog.Logger) *nodes.Watcher {
-	return &nodes.Watcher{Self: o.node, Pods: index.Nodes, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log,
+	listed := func(maxEach int) map[string][]string {
+		if !index.Elsewhere(o.node) { // nothing is decided about the own node
+			return nil
+		}
+		return index.Nodes(maxEach)
+	}
+	return &nodes.Watcher{Self: o.node, Pods: listed, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log,
 		Lease: renewals(kube),
 		Tell: func(v alive.Verdict) {
 			// As the kubelet does, by the name in place of the UID.

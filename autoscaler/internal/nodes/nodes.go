@@ -49,7 +49,8 @@ const (
 type Watcher struct {
 	// Self is the node that this process runs on. Without it nothing is decided.
 	Self string
-	// Pods lists addresses of pods by node, at most maxEach of each.
+	// Pods lists addresses of pods by node, at most maxEach of each. Where all are on Self, it may
+	// list none.
 	Pods func(maxEach int) map[string][]string
 	// Dial connects to a pod.
 	Dial func(ctx context.Context, address string) (net.Conn, error)

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"maps"
+	"math/rand/v2"
 	"slices"
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
@@ -49,34 +50,69 @@ func (i *Index) On(k loop.Key, node string) (n int32) {
 	return n
 }
 
+// landLocked and leaveLocked keep the pods of a node. Those without a node do not count.
+func (i *Index) landLocked(p *small) {
+	if p.node == "" {
+		return
+	}
+	if i.nodes == nil {
+		i.nodes = map[string][]*small{}
+	}
+	i.nodes[p.node] = append(i.nodes[p.node], p)
+}
+
+func (i *Index) leaveLocked(p *small) {
+	all := i.nodes[p.node]
+	at := slices.Index(all, p)
+	if at < 0 {
+		return
+	}
+	last := len(all) - 1
+	all[at], all[last] = all[last], nil
+	if i.nodes[p.node] = all[:last]; last == 0 {
+		delete(i.nodes, p.node)
+	}
+}
+
+// Elsewhere reports whether pods are on other nodes than this one. It looks at no pod.
+func (i *Index) Elsewhere(node string) bool {
+	i.mutex.RLock()
+	defer i.mutex.RUnlock()
+	_, here := i.nodes[node]
+	return len(i.nodes) > 1 || len(i.nodes) == 1 && !here
+}
+
 // maxOfNamespace bounds how many pods of a namespace speak for a node. Their owner could have all
 // of them answer nobody.
 const maxOfNamespace = 2
 
 // Nodes lists the nodes with pods, and addresses of these, at most maxEach of each node, and some
-// of each namespace. The pods run and are not being deleted: of others the node's kernel may not
-// know any more that it should answer.
+// of each namespace. These are others each time, as some may never answer. The pods run and are not
+// being deleted: of others the node's kernel may not know any more that it should answer.
 func (i *Index) Nodes(maxEach int) map[string][]string {
 	i.mutex.RLock()
 	defer i.mutex.RUnlock()
-	type part struct{ node, namespace string }
-	all, of := map[string][]string{}, map[part]int{}
-	for _, r := range i.revisions {
-		for _, p := range r.pods {
-			if p.node == "" || p.state == other || p.state == terminating {
+	all, of := map[string][]string{}, map[string]int{}
+	for node, pods := range i.nodes {
+		var ips []string
+		counts := false
+		clear(of)
+		start := rand.IntN(len(pods))
+		for n := range pods {
+			p := pods[(start+n)%len(pods)]
+			if p.state == other || p.state == terminating {
 				continue
 			}
-			if _, known := all[p.node]; !known {
-				all[p.node] = nil // it may have no address yet, or none any more
-			}
-			switch p.state {
-			case ready, lapsed, notReady:
-				from := part{p.node, p.namespace}
-				if p.ip != "" && len(all[p.node]) < maxEach && of[from] < maxOfNamespace {
-					of[from]++
-					all[p.node] = append(all[p.node], p.ip)
+			counts = true // it may have no address yet, or none any more
+			if p.state != pending && p.ip != "" && of[p.namespace] < maxOfNamespace {
+				of[p.namespace]++
+				if ips = append(ips, p.ip); len(ips) == maxEach {
+					break
 				}
 			}
+		}
+		if counts {
+			all[node] = ips
 		}
 	}
 	return all

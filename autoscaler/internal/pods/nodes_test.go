@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
 )
@@ -51,11 +52,85 @@ func TestPodsByNode(t *testing.T) {
 	if e := index.Nodes(8)["e"]; len(e) != 3 || !slices.Contains(e, "10.0.2.1") {
 		t.Errorf("%v speak for e", e)
 	}
+	seen := map[string]bool{}
+	for range 100 {
+		seen[index.Nodes(1)["e"][0]] = true
+	}
+	if len(seen) < 2 {
+		t.Errorf("of e only %v are ever listed", seen)
+	}
 	if b, d, none := index.On(key, "b"), index.On(key, "d"), index.On(loop.Key{Name: "x"}, "b"); b != 2 || d != 2 || none != 0 {
 		t.Errorf("%d on b, %d on d, %d of another revision", b, d, none)
 	}
 	if node := index.Node(key, "lapsed"); node != "c" || index.Node(key, "unknown") != "" {
 		t.Errorf("lapsed is on %q", node)
+	}
+}
+
+func TestWhetherPodsAreElsewhere(t *testing.T) {
+	index := &Index{revisions: map[loop.Key]*group{}, starting: map[podName]*small{}}
+	one := func(name, node string) *small {
+		p := pod(name, corev1.PodRunning, true, false)
+		p.Spec.NodeName = node
+		stripped, err := strip(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stripped.(*small)
+	}
+	expect := func(when string, fromA, fromB bool) {
+		t.Helper()
+		if a, b := index.Elsewhere("a"), index.Elsewhere("b"); a != fromA || b != fromB {
+			t.Errorf("%s: elsewhere than a %v, want %v; elsewhere than b %v, want %v", when, a, fromA, b, fromB)
+		}
+	}
+	expect("without pods", false, false)
+	waits, here := one("waits", ""), one("here", "a")
+	index.put(nil, waits)
+	expect("one has no node yet", false, false)
+	index.put(nil, here)
+	index.put(nil, one("beside", "a"))
+	expect("two on a", false, true)
+	placed := one("waits", "b")
+	index.put(waits, placed)
+	expect("one on b, too", true, true)
+	index.put(placed, one("waits", "b"))
+	index.put(here, one("here", "a"))
+	expect("after updates", true, true)
+	index.put(placed, nil)
+	expect("on a again", false, true)
+	index.put(here, nil)
+	expect("one of two on a is gone", false, true)
+	index.put(one("beside", "a"), nil)
+	index.put(one("beside", "a"), nil)
+	expect("all are gone", false, false)
+	if len(index.nodes) > 0 {
+		t.Errorf("%v", index.nodes)
+	}
+}
+
+// Each round of package nodes asks this, and lists the pods only if some are elsewhere.
+func BenchmarkNodes(b *testing.B) {
+	const revisions = 20_000
+	for name, nodes := range map[string]int{"one node": 1, "200 nodes": 200} {
+		index := &Index{revisions: map[loop.Key]*group{}, starting: map[podName]*small{}}
+		for n := range revisions {
+			p := pod(fmt.Sprint("pod-", n), corev1.PodRunning, true, false)
+			p.Namespace, p.Labels[names.RevisionLabel] = fmt.Sprint("ns-", n%500), fmt.Sprint("rev-", n)
+			p.Spec.NodeName, p.Status.PodIP = fmt.Sprint("node-", n%nodes), fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)
+			one, err := strip(p)
+			if err != nil {
+				b.Fatal(err)
+			}
+			index.put(nil, one.(*small))
+		}
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if index.Elsewhere("node-0") {
+					index.Nodes(32)
+				}
+			}
+		})
 	}
 }
 

@@ -47,6 +47,8 @@ type Index struct {
 
 	// lost are the nodes whose pods are lost; see Judge.
 	lost map[string]bool
+	// nodes are the pods of each node.
+	nodes map[string][]*small
 	// starting are the pods whose CPU limit may have to change; see StartingPods.
 	starting map[podName]*small
 
@@ -185,7 +187,13 @@ func (i *Index) put(before, after *small) {
 	if before != nil {
 		delete(i.starting, podName{before.key(), before.name})
 		if r := i.revisions[before.key()]; r != nil {
-			r.pods = slices.DeleteFunc(r.pods, func(p *small) bool { return p.name == before.name })
+			r.pods = slices.DeleteFunc(r.pods, func(p *small) bool {
+				if p.name == before.name {
+					i.leaveLocked(p)
+					return true
+				}
+				return false
+			})
 			r.known = false
 			if len(r.pods) == 0 {
 				delete(i.revisions, before.key())
@@ -215,6 +223,7 @@ func (i *Index) put(before, after *small) {
 		}
 		r.pods = append(r.pods, after)
 		r.known = false
+		i.landLocked(after)
 	}
 }
 
