@@ -40,7 +40,7 @@ var interpretedSamples = []interpreted{
 
 // largeSamples are not for every cluster and release. `make sample` makes their images.
 var largeSamples = []interpreted{
-	{name: "llm", requirements: "requirements.txt", weights: "weights.txt", files: []string{"server.py"},
+	{name: "llm", requirements: "requirements.txt", weights: "weights.txt", files: []string{"server.py", "hooks.py"},
 		command: []string{"/usr/bin/python3.11", "server.py"}, env: []string{"PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8"}, tree: (*control).modelTree},
 }
 

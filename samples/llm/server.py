@@ -5,6 +5,8 @@ import signal
 
 import xllamacpp
 
+import hooks
+
 # The threads of llama.cpp inherit this, so that the signal comes here. Ebb sends it when no request is left.
 END = {signal.SIGTERM, signal.SIGINT}
 signal.pthread_sigmask(signal.SIG_BLOCK, END)
@@ -26,6 +28,7 @@ params.cache_ram_mib = 0  # by default, 8 GiB of prompts that were answered
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(os.environ.get("THREADS", "1"))
 
 server = xllamacpp.Server(params)  # returns when the model is loaded and the port is open
+hooks.serve(params.model.path)
 print(f"{server.listening_address} serves {params.model.path}", flush=True)
 signal.sigwait(END)
 os._exit(0)

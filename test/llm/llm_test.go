@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
 )
@@ -150,4 +152,40 @@ func streams(ctx context.Context, t *testing.T, client *http.Client, url string)
 		t.Error("all parts came at once")
 	}
 	t.Logf("a stream of %d parts in %s", tokens, last.Sub(first).Round(time.Millisecond))
+}
+
+// A pod with a model sleeps, is told of it, and answers again from the same pod.
+func TestAModelIsToldOfItsSleep(t *testing.T) {
+	ctx, c, namespace := cluster.Begin(t, "llm", 10*time.Minute)
+	manifest, err := os.ReadFile("../../samples/llm/service.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sleepy := strings.Replace(string(manifest), "autoscaling.knative.dev/scale-down-delay: 1m",
+		"autoscaling.knative.dev/window: 10s\n        autoscaling.ebb.dev/standby: \"1\"", 1)
+	if err := c.Apply(ctx, namespace, sleepy); err != nil {
+		t.Fatal(err)
+	}
+	url, err := c.AwaitReady(ctx, namespace, "llm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := c.Pods(ctx, namespace, "llm", false)
+	if err != nil || len(pods) != 1 {
+		t.Fatalf("%d pods: %v", len(pods), err)
+	}
+	said := func(call string) bool {
+		log, err := c.Kube.CoreV1().Pods(namespace).GetLogs(pods[0].Name, &corev1.PodLogOptions{Container: "user-container"}).DoRaw(ctx)
+		return err == nil && strings.Contains(string(log), `"POST `+call+` HTTP/1.1" 204`)
+	}
+	if err := cluster.Until(ctx, func() (bool, string, error) { return said("/sleep"), "not told of its sleep", nil }); err != nil {
+		t.Fatal(err)
+	}
+	read(t, probe.Post(ctx, c.Client(5*time.Minute), url+"/v1/chat/completions", question(16, "")))
+	if !said("/wake") {
+		t.Error("it was not told of its wake")
+	}
+	if now, err := c.Pods(ctx, namespace, "llm", false); err != nil || len(now) != 1 || now[0].Name != pods[0].Name {
+		t.Errorf("other pods than %s: %d, %v", pods[0].Name, len(now), err)
+	}
 }
