@@ -132,7 +132,7 @@ func (b *bench) measureAsleep(ctx context.Context, groups []*group) error {
 	samples := map[string]*group{}
 	for _, g := range groups {
 		for _, s := range g.sleepers {
-			if err := b.awaitAsleep(ctx, s, b.deep); err != nil {
+			if err := b.awaitAsleep(ctx, s, compressed, b.deep); err != nil {
 				return err
 			}
 			samples[s.pod] = g

@@ -6,9 +6,9 @@
 // queue-proxies and of the node agents, which start anew. It restores these. Never: asserts a
 // figure.
 //
-// A wake is the first request to a pod that sleeps, sent to the gateway over a connection that is
-// open already. A warm request is the next one to the same pod. Both include the gateway, the
-// activator and queue-proxy.
+// A wake is the first request to a pod whose queue-proxy says that it is frozen, or compressed.
+// It is sent to the gateway over a connection that is open already. A warm request is the next
+// one to the same pod. Both include the gateway, the activator and queue-proxy.
 package main
 
 import (

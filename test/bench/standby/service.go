@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,13 +14,14 @@ import (
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/wire"
 )
 
 // sleeper is a service with one pod that sleeps between requests.
 type sleeper struct {
-	name, url, pod string
-	client         *http.Client
-	woke           time.Time
+	name, url, pod, node string
+	client               *http.Client
+	woke                 time.Time
 }
 
 // apply makes a service with a window of six seconds and one more annotation, and waits until it is
@@ -54,7 +56,7 @@ spec:
 		return nil, err
 	}
 	if len(pods) > 0 {
-		s.pod = pods[0].Name
+		s.pod, s.node = pods[0].Name, pods[0].Spec.NodeName
 	}
 	return s, nil
 }
@@ -82,17 +84,65 @@ func (b *bench) asleep(ctx context.Context, service string) (asleep, ready int64
 	return asleep, ready, nil
 }
 
-// awaitAsleep waits until the only pod of a service sleeps, and has had so much time for it.
-func (b *bench) awaitAsleep(ctx context.Context, s *sleeper, atLeast time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+// depth is how deeply a pod says that it sleeps, as wire.Stat has it. One that rests says 1.
+type depth uint8
+
+const (
+	frozen     depth = 2
+	compressed depth = 3
+)
+
+func (d depth) String() string {
+	return [...]string{"awake", "warm", "frozen", "compressed"}[min(d, compressed)]
+}
+
+const (
+	// freshAfter is how long after its last request a pod is asked for its state: queue-proxy
+	// answers with what it noted at its last full second.
+	freshAfter = 2 * time.Second
+	// quiet is how long a pod is left alone between that question and the wake.
+	quiet = 200 * time.Millisecond
+)
+
+// awaitAsleep waits until the only pod of a service sleeps at least as deeply as want, and has had
+// so much time for it. The PodAutoscaler counts a pod as asleep from the order on. queue-proxy
+// itself says when the pod is frozen: until then it rests for some seconds, and a request to a pod
+// that rests is no wake.
+func (b *bench) awaitAsleep(ctx context.Context, s *sleeper, want depth, atLeast time.Duration) error {
+	waiting, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	return cluster.Until(ctx, func() (bool, string, error) {
-		asleep, ready, err := b.asleep(ctx, s.name)
+	err := cluster.Until(waiting, func() (bool, string, error) {
+		asleep, ready, err := b.asleep(waiting, s.name)
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		return asleep == 1 && ready == 0 && time.Since(s.woke) >= atLeast, fmt.Sprintf("%s: %d asleep, %d ready", s.name, asleep, ready), nil
+		if asleep != 1 || ready != 0 || time.Since(s.woke) < max(atLeast, freshAfter) {
+			return false, fmt.Sprintf("%s: %d asleep, %d ready", s.name, asleep, ready), nil
+		}
+		is, err := b.depth(waiting, s)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return is >= want, fmt.Sprintf("%s: asleep, and its pod says %s; want %s, which needs swap for compressed", s.name, is, want), nil
 	})
+	if err != nil {
+		return err
+	}
+	return cluster.Pause(ctx, quiet)
+}
+
+// depth asks the queue-proxy of a pod how deeply it sleeps.
+func (b *bench) depth(ctx context.Context, s *sleeper) (depth, error) {
+	text, err := b.Kube.CoreV1().RESTClient().Get().Namespace(b.namespace).Resource("pods").Name(fmt.Sprintf("%s:%d", s.pod, wire.PortMetrics)).
+		SubResource("proxy").Suffix(strings.TrimPrefix(wire.PathMetrics, "/")).DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("ask pod %s how it sleeps: %w", s.pod, err)
+	}
+	stat, err := wire.DecodeStat(s.pod, text)
+	if err != nil {
+		return 0, fmt.Errorf("read how pod %s sleeps: %w", s.pod, err)
+	}
+	return depth(stat.Asleep), nil
 }
 
 // request sends one request and returns how long it took, in milliseconds. One that fails is lost.

@@ -30,13 +30,13 @@ func (b *bench) languages(ctx context.Context) ([]*group, error) {
 			g.sleepers = append(g.sleepers, s)
 		}
 	}
-	if err := b.measureWakes(ctx, groups, b.wakes, 0, ""); err != nil {
+	if err := b.measureWakes(ctx, groups, b.wakes, frozen, 0, ""); err != nil {
 		return nil, err
 	}
 	if err := b.memoryAwake(ctx, groups); err != nil {
 		return nil, err
 	}
-	if err := b.measureWakes(ctx, groups, b.compressed, b.deep, "compressed_"); err != nil {
+	if err := b.measureWakes(ctx, groups, b.compressed, compressed, b.deep, "compressed_"); err != nil {
 		return nil, err
 	}
 	if err := b.measureAsleep(ctx, groups); err != nil {
@@ -57,14 +57,14 @@ func (b *bench) languages(ctx context.Context) ([]*group, error) {
 	return groups, nil
 }
 
-// measureWakes lets the pods sleep for a time and wakes them, one after the other.
-func (b *bench) measureWakes(ctx context.Context, groups []*group, n int, asleep time.Duration, prefix string) error {
+// measureWakes lets the pods sleep at a level for a time and wakes them, one after the other.
+func (b *bench) measureWakes(ctx context.Context, groups []*group, n int, level depth, asleep time.Duration, prefix string) error {
 	wakes, warm := make([][]float64, len(groups)), make([][]float64, len(groups))
 	var slow []slowWake
 	for i := range n * len(groups) {
 		at := i % len(groups)
 		s := groups[at].sleepers[i/len(groups)%b.services]
-		if err := b.awaitAsleep(ctx, s, asleep); err != nil {
+		if err := b.awaitAsleep(ctx, s, level, asleep); err != nil {
 			return err
 		}
 		wake, err := b.ask(ctx, s)
