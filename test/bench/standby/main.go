@@ -8,7 +8,9 @@
 //
 // A wake is the first request to a pod whose queue-proxy says that it is frozen, or compressed.
 // It is sent to the gateway over a connection that is open already. A warm request is the next
-// one to the same pod. Both include the gateway, the activator and queue-proxy.
+// one to the same pod. Both include the gateway, the activator and queue-proxy. ten_at_once_ms
+// is how long the first ten answers take when the pods of one node are woken at once: the
+// median of some rounds.
 package main
 
 import (
@@ -29,6 +31,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.wakes, "wakes", 100, "wakes of frozen pods to measure for each language")
 	flag.IntVar(&o.compressed, "compressed", 20, "wakes of compressed pods to measure for each language")
+	flag.IntVar(&o.rounds, "rounds", 10, "how often the pods of a node are woken at once, for each language")
 	flag.IntVar(&o.cold, "cold", 5, "cold starts to measure for each language")
 	flag.IntVar(&o.services, "services", 10, "services for each language; one sleeps while another wakes")
 	flag.DurationVar(&o.trace, "trace", 0, "tell where the time of wakes was spent that took longer, such as 8ms; 0 for none")
@@ -40,8 +43,8 @@ func main() {
 }
 
 type options struct {
-	wakes, compressed, cold, services int
-	deep, trace                       time.Duration
+	wakes, compressed, rounds, cold, services int
+	deep, trace                               time.Duration
 }
 
 // images are those of the samples, by language.

@@ -33,6 +33,9 @@ func (b *bench) languages(ctx context.Context) ([]*group, error) {
 	if err := b.measureWakes(ctx, groups, b.wakes, frozen, 0, ""); err != nil {
 		return nil, err
 	}
+	if err := b.measureTogether(ctx, groups); err != nil {
+		return nil, err
+	}
 	if err := b.memoryAwake(ctx, groups); err != nil {
 		return nil, err
 	}
