@@ -10,7 +10,7 @@ const (
 	Nothing Work = iota
 	FreezeAll
 	ThawAll
-	Compress // move the memory of the frozen containers to swap; see Hurry
+	Compress // move the memory of the frozen containers to swap
 )
 
 var workNames = [...]string{"nothing", "freeze", "thaw", "compress"}
@@ -109,6 +109,7 @@ func (a *Agent) Done(failure string, now time.Duration) (work Work, answer *Mess
 		} else {
 			answer = &Message{Verb: Thawed, Number: a.running.Number}
 		}
+		a.failure = ""
 	}
 	if a.closed {
 		answer = nil
@@ -121,8 +122,11 @@ func (a *Agent) Done(failure string, now time.Duration) (work Work, answer *Mess
 }
 
 // Hurry reports whether the work under way is to be interrupted, because something else waits for
-// its end. Call it after Receive and Close. Only Compress takes so long that it matters.
-func (a *Agent) Hurry() bool { return a.busy == Compress && (a.waiting || a.closed) }
+// its end. Call it after Receive and Close. Compress takes long, and a freeze may have to wait for
+// its turn, or for a task that does not freeze. One that is interrupted has failed.
+func (a *Agent) Hurry() bool {
+	return (a.busy == Compress || a.busy == FreezeAll) && (a.waiting || a.closed)
+}
 
 // Close is called when the connection has ended, or is to be ended. The agent is rid of the pod
 // once Gone.

@@ -210,6 +210,11 @@ func (w world) steps() (out []step) {
 	}
 	can("agent ends its work", w.agentAlive && w.agent.busy != Nothing, func(w *world) { ends(w, w.now()) })
 	can("agent ends its work late", w.agentAlive && w.agent.busy != Nothing && w.lates > 0, func(w *world) { w.lates--; ends(w, 2*OrderTime) })
+	can("agent is interrupted", w.agentAlive && w.agent.Hurry(), func(w *world) {
+		work, answer := w.agent.Done("no such cgroup", w.now())
+		w.work(work)
+		w.answer(answer)
+	})
 	can("agent fails", w.agentAlive && w.agent.busy != Nothing && w.failures > 0, func(w *world) {
 		w.failures--
 		work, answer := w.agent.Done("no such cgroup", w.now())

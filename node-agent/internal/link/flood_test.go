@@ -109,3 +109,44 @@ func TestWorkOfANodeIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// A pod whose freeze makes room for others is not held up by that when a request comes: it is not
+// frozen at all.
+func TestAThawInterruptsAFreezeThatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := NewPool()
+		over := make(chan struct{})
+		go func() { _ = pool.do(t.Context(), standby.ThawAll, func(context.Context) error { <-over; return nil }) }()
+		here, there := net.Pipe()
+		s := &slow{}
+		c, lines := alone(there, s, pool)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.run(ctx, lines, nil) }()
+		answers := make(chan string, 4)
+		go func() {
+			for lines := bufio.NewScanner(here); lines.Scan(); {
+				answers <- lines.Text()
+			}
+		}()
+		if err := order(here, standby.Message{Verb: standby.Freeze, Number: 1, Level: standby.Frozen, Expires: 1 << 60}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		began := time.Now()
+		if err := order(here, standby.Message{Verb: standby.Thaw, Number: 2}); err != nil {
+			t.Fatal(err)
+		}
+		for answer := ""; answer != "thawed 2"; {
+			answer = <-answers
+			t.Log(answer)
+		}
+		if took := time.Since(began); took != 0 || s.frozen.Load() != 0 {
+			t.Errorf("it woke after %s, and was frozen %d times", took, s.frozen.Load())
+		}
+		close(over)
+		stop()
+		<-ended
+		here.Close()
+	})
+}

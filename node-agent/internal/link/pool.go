@@ -16,11 +16,18 @@ const (
 	// yields bounds how long a compression makes room for pods that wake. On a node where they
 	// never cease, memory is worth something, too.
 	yields = 5 * time.Second
+	// hush is how long after a thaw no pod is frozen: most requests that wake a pod have their
+	// answer then. A pod that was frozen says so to all activators and to the autoscaler.
+	hush = 20 * time.Millisecond
+	// patience bounds how long a freeze makes room for pods that wake. Its order ends with
+	// OrderTime, and a pod whose order has ended stays warm.
+	patience = standby.OrderTime / 2
 )
 
 // Pool bounds how much work the agent does at once, however many pods ask for it: the agent must
 // answer the guard meanwhile. Each kind of work has places of its own, so a pod that wakes never
-// waits for others that freeze or are compressed. A compression stops for it and goes on later.
+// waits for others that freeze or are compressed. A compression stops for it and goes on later, and
+// a freeze begins later.
 type Pool struct {
 	places map[standby.Work]chan struct{}
 
@@ -44,6 +51,7 @@ var errBusy = errors.New("the node agent was busy with other pods")
 // do does work once there is a place for it, unless ctx ends before. A compression may be
 // interrupted and begun anew.
 func (p *Pool) do(ctx context.Context, work standby.Work, f func(context.Context) error) error {
+	asked := time.Now()
 	if work == standby.ThawAll {
 		p.wake()
 		defer p.woke()
@@ -58,10 +66,44 @@ func (p *Pool) do(ctx context.Context, work standby.Work, f func(context.Context
 	if ctx.Err() != nil {
 		return errBusy
 	}
-	if work == standby.Compress {
+	switch work {
+	case standby.Compress:
 		return p.compress(ctx, f)
+	case standby.FreezeAll:
+		if err := p.yield(ctx, asked); err != nil {
+			return err
+		}
 	}
 	return f(ctx)
+}
+
+// yield waits until no pod wakes, for patience at most.
+func (p *Pool) yield(ctx context.Context, asked time.Time) error {
+	for {
+		wait := min(p.restless(hush), patience-time.Since(asked))
+		if wait <= 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errBusy
+		case <-time.After(wait):
+		}
+	}
+}
+
+// restless is how long it takes until no pod has woken for so long, if no other one does.
+func (p *Pool) restless(quiet time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.restlessLocked(quiet)
+}
+
+func (p *Pool) restlessLocked(quiet time.Duration) time.Duration {
+	if p.thaws > 0 {
+		return quiet
+	}
+	return quiet - time.Since(p.thawed)
 }
 
 func (p *Pool) wake() {
@@ -112,10 +154,7 @@ func (p *Pool) compress(ctx context.Context, f func(context.Context) error) erro
 func (p *Pool) claim(stop func()) (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.thaws > 0 {
-		return calm
-	}
-	if wait = calm - time.Since(p.thawed); wait <= 0 {
+	if wait = p.restlessLocked(calm); wait <= 0 {
 		p.stop = stop
 	}
 	return wait

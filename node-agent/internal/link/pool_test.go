@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,5 +96,68 @@ func TestACompressionThatYieldsEndsWithItsPod(t *testing.T) {
 		if !errors.Is(err, errBusy) {
 			t.Errorf("it ended with %v", err)
 		}
+	})
+}
+
+// A pod that falls asleep does not compete with one that wakes.
+func TestAFreezeWaitsForPodsThatWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, began := NewPool(), time.Now()
+		go func() {
+			_ = p.do(t.Context(), standby.ThawAll, func(context.Context) error { time.Sleep(5 * time.Millisecond); return nil })
+		}()
+		synctest.Wait()
+		after := time.Duration(-1)
+		err := p.do(t.Context(), standby.FreezeAll, func(context.Context) error { after = time.Since(began); return nil })
+		if err != nil || after != 5*time.Millisecond+hush {
+			t.Errorf("it began after %s: %v", after, err)
+		}
+		if began = time.Now(); p.do(t.Context(), standby.FreezeAll, func(context.Context) error { after = time.Since(began); return nil }) != nil || after != 0 {
+			t.Errorf("on a quiet node it began after %s", after)
+		}
+	})
+}
+
+// On a node where pods wake all the time, a crowd of pods falls asleep all the same, within the
+// time for which their orders are valid, and few at once.
+func TestAFreezeWaitsForATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, began := NewPool(), time.Now()
+		ctx, stop := context.WithCancel(t.Context())
+		var storm sync.WaitGroup
+		storm.Go(func() {
+			for ctx.Err() == nil {
+				_ = p.do(ctx, standby.ThawAll, func(context.Context) error { time.Sleep(time.Millisecond); return nil })
+			}
+		})
+		synctest.Wait()
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		now, most, frozen := 0, 0, 0
+		for range 40 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, standby.OrderTime)
+				defer cancel()
+				if err := p.do(ctx, standby.FreezeAll, func(context.Context) error {
+					mu.Lock()
+					now++
+					most, frozen = max(most, now), frozen+1
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					mu.Lock()
+					now--
+					mu.Unlock()
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(began); took < patience || took >= standby.OrderTime || most > 2 || frozen != 40 {
+			t.Errorf("%d pods froze in %s, %d of them at once", frozen, took, most)
+		}
+		stop()
+		storm.Wait()
 	})
 }
