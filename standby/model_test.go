@@ -38,6 +38,8 @@ type world struct {
 	told, dark bool
 	broken     string // what was done that must not be
 
+	said Do // what the activators heard last
+
 	// How often each event may still come.
 	sleeps, wakes, requests, deaths, cuts, failures, crashes, lates, balks, busies int8
 	ended                                                                          bool
@@ -66,7 +68,17 @@ func (w *world) tell(e Event) {
 	if e.Kind == Idle {
 		e.At = 0
 	}
+	was := w.pod
 	do := w.pod.Step(e)
+	if w.pod.Settling() && !was.Settling() && !do.Has(Settle) {
+		w.broken = "nobody will say Settled"
+	}
+	if do.Has(SayAwake) && w.said == SayAsleep && (e.Kind == Request || w.held > 0) {
+		w.broken = "a wake is announced before its answer"
+	}
+	if word := do & (SayAwake | SayAsleep | SayGone); word != 0 {
+		w.said = word
+	}
 	if do.Has(Send) && w.connected && !w.podKnows {
 		w.toAgent.put(w.pod.Order)
 	}
@@ -177,6 +189,7 @@ func (w world) steps() (out []step) {
 		w.tell(Event{Kind: Busy})
 		w.flying--
 	})
+	can("it settles", w.pod.Settling(), func(w *world) { w.tell(Event{Kind: Settled}) })
 	can("busy ends", w.pod.BusyUntil > 0, func(w *world) { w.pod.BusyUntil = 0 })
 	can("idle", w.flying == 0 && w.held == 0 && w.pod.State == Resting, func(w *world) { w.tell(Event{Kind: Idle}) })
 	can("hook ends", w.calling != 0, func(w *world) { w.hooked(Event{Kind: Called}) })
@@ -266,9 +279,9 @@ func (w world) steps() (out []step) {
 		w.crashes--
 		w.connected, w.podKnows, w.toPod = false, true, queue{}
 		w.flying, w.held = 0, 0
-		// The successor knows nothing of calls, as docs/standby.md says.
+		// The successor knows nothing of calls, as docs/standby.md says, and announces the pod.
 		w.pod = Pod{State: Lost, Hooks: w.pod.Hooks, wanted: true, Order: Message{Number: w.pod.Order.Number + 10}, Risk: 1}
-		w.probing, w.calling, w.told, w.dark = true, 0, false, false
+		w.probing, w.said, w.calling, w.told, w.dark = true, SayGone, 0, false, false
 	})
 	return out
 }
@@ -286,6 +299,10 @@ func (w world) wrong() string {
 		return "a pod whose program is busy falls asleep"
 	case w.broken != "":
 		return w.broken
+	case w.pod.State == Awake && w.said != SayAwake && !(w.said == SayAsleep && w.pod.Settling()) && !w.pod.ending:
+		return "a pod is awake, and the activators do not hear of it"
+	case w.pod.State > Resting && w.pod.State < Lost && w.said == SayAwake && !w.pod.ending:
+		return "a pod sleeps, and the activators take it for awake"
 	case w.flying > 0 && w.calling != 0:
 		return "a request is in flight while a hook is called"
 	case w.flying > 0 && w.pod.Hooks.Wake && (w.told || w.dark):
@@ -358,6 +375,7 @@ func TestEveryInterleaving(t *testing.T) {
 // begun is a world at its beginning.
 func (w world) begun() world {
 	w.agentAlive, w.agentKnows, w.podKnows, w.agent = true, true, true, Agent{Swap: true, closed: true}
+	w.said = SayAwake
 	return w
 }
 

@@ -30,6 +30,8 @@ const (
 	StallTime = time.Second
 	// WakeTime is how long a request waits for a sleeping pod before it is refused.
 	WakeTime = 50 * time.Millisecond
+	// SettleTime is how long after a wake for a request the pod says that it is awake.
+	SettleTime = 20 * time.Millisecond
 	// HookPause is how long a pod does not sleep after one of its hooks failed.
 	HookPause = time.Minute
 )
@@ -71,10 +73,11 @@ const (
 	Called                   // the hook that was to be called has ended well
 	Balked                   // it has failed: Message.Text says how
 	Busy                     // the program says that it is busy For so long, 0 for no longer
+	Settled                  // SettleTime has passed since Settle
 	End                      // the pod is going away
 )
 
-var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "called", "balked", "busy", "end"}
+var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "called", "balked", "busy", "settled", "end"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -102,9 +105,10 @@ const (
 	SayGone                  // withdraw the announcement
 	CallSleep                // call the hook before sleep, and say Called or Balked
 	CallWake                 // call the hook after a wake, and say so too
+	Settle                   // say Settled after SettleTime
 )
 
-var doNames = [...]string{"send", "release", "refuse", "arm", "probe", "say-awake", "say-asleep", "say-gone", "call-sleep", "call-wake"}
+var doNames = [...]string{"send", "release", "refuse", "arm", "probe", "say-awake", "say-asleep", "say-gone", "call-sleep", "call-wake", "settle"}
 
 // Has reports whether one of these is to be done.
 func (d Do) Has(what Do) bool { return d&what != 0 }
@@ -138,12 +142,18 @@ type Pod struct {
 	answered  bool // the newest order was answered, or there was none
 	wanted    bool // Lost, Leaving, Rousing: it is to be awake
 	slept     bool // the program was told that it sleeps, or slept, and was not told that it woke
+	listed    bool // it is announced as asleep
+	asked     bool // from Dozing on: a request waits, or did
+	unsaid    bool // Awake: it was not announced yet
 	overdue   bool
 	ending    bool
 }
 
 // Holds reports whether a request has to wait for Release.
 func (p *Pod) Holds() bool { return p.State > Dozing }
+
+// Settling reports whether the pod woke and does not say so yet.
+func (p *Pod) Settling() bool { return p.unsaid }
 
 // Refuses reports whether a request that has to wait is to be refused at once, because others have
 // waited for too long already.
@@ -154,6 +164,7 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //
 //	state     event                  next      and
 //	Awake     Sleep                  Resting   SayGone
+//	          Settled                Awake     SayAwake, if that is owed
 //	Resting   Wake, Busy             Awake     SayAwake
 //	          Idle, with a hook      Leaving   CallSleep
 //	          Idle                   Freezing  Send Freeze; if it cannot freeze: Dozing, SayAsleep
@@ -182,12 +193,19 @@ func (p *Pod) Refuses() bool { return p.overdue }
 // once in a sleep. A pod that is unwilling does not sleep for HookPause, and one whose program is
 // busy does not fall asleep until it no longer is. Only a response says Busy, and none comes from
 // Dozing on.
+// A pod that is announced as asleep and wakes for a request does Settle in place of SayAwake, and
+// owes that: all that is written because of the word comes after the answer. Meanwhile requests
+// come as the first one did. One whose announcement was withdrawn says so at once: requests may
+// wait for it elsewhere.
 // Nothing is in flight in the states from Dozing on. End leads from Resting and Dozing as Wake
 // does. After End, Sleep does nothing and nothing is announced.
 func (p *Pod) Step(e Event) Do {
 	do := p.step(e)
 	if p.ending {
 		do &^= SayAwake | SayAsleep | SayGone
+	}
+	if do.Has(SayAwake | SayAsleep | SayGone) {
+		p.listed = do.Has(SayAsleep)
 	}
 	return do
 }
@@ -201,7 +219,7 @@ func (p *Pod) step(e Event) Do {
 		p.Level, p.Reason = e.Level, ""
 		switch p.State {
 		case Awake:
-			p.State = Resting
+			p.State, p.unsaid = Resting, false
 			return SayGone
 		case Dozing:
 			return p.rest(e.At)
@@ -237,6 +255,12 @@ func (p *Pod) step(e Event) Do {
 			return p.rouse(Wake)
 		}
 		return 0
+	case Settled:
+		if p.State == Awake && p.unsaid {
+			p.unsaid = false
+			return SayAwake
+		}
+		return 0
 	case Answered:
 		if p.State == Lost {
 			return p.found(e.At)
@@ -256,6 +280,7 @@ func (p *Pod) step(e Event) Do {
 
 // rouse answers Request, Wake and End.
 func (p *Pod) rouse(kind Kind) Do {
+	p.asked = p.asked || kind == Request && p.State >= Dozing
 	switch p.State {
 	case Resting:
 		if kind == Request {
@@ -264,11 +289,12 @@ func (p *Pod) rouse(kind Kind) Do {
 		p.State = Awake
 		return SayAwake
 	case Dozing:
-		if do := p.arise(); p.State == Rousing {
+		do := p.arise()
+		if p.State == Rousing {
 			p.wanted = true
 			return do | Arm
 		}
-		return SayAwake
+		return do &^ Release
 	case Freezing, Asleep:
 		p.State = Thawing
 		p.order(Message{Verb: Thaw})
@@ -320,7 +346,11 @@ func (p *Pod) arise() Do {
 }
 
 func (p *Pod) rise() Do {
-	p.State, p.wanted, p.overdue, p.slept = Awake, false, false, false
+	p.unsaid = p.asked && p.listed
+	p.State, p.wanted, p.overdue, p.slept, p.asked = Awake, false, false, false, false
+	if p.unsaid {
+		return Release | Settle
+	}
 	return Release | SayAwake
 }
 

@@ -62,6 +62,7 @@ func TestAProgramIsCalledBeforeItSleepsAndAfterItWoke(t *testing.T) {
 					t.Errorf("the request took %s, the hook 200ms", took)
 				}
 				r.expect("awake", "wake")
+				time.Sleep(standby.SettleTime + time.Millisecond)
 				r.heard(Gone, Asleep, Awake)
 			}
 		})

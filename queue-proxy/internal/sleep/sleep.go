@@ -229,6 +229,9 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 	if do.Has(standby.CallWake) {
 		go s.call("the hook after the wake", s.o.WakeHook)
 	}
+	if do.Has(standby.Settle) {
+		time.AfterFunc(standby.SettleTime, func() { s.tell(standby.Event{Kind: standby.Settled}) })
+	}
 	if do.Has(standby.Probe) {
 		s.losses++
 		go s.probe(s.losses, s.pod.Risk)

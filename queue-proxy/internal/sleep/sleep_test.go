@@ -317,6 +317,8 @@ func TestWithoutAnAgentThePodDozes(t *testing.T) {
 			t.Errorf("a dozing pod took %s to answer", time.Since(begin))
 		}
 		r.is(standby.Awake)
+		r.heard()
+		time.Sleep(standby.SettleTime + time.Millisecond)
 		r.heard(Awake)
 	})
 }
@@ -336,12 +338,15 @@ func TestARequestWakesAFrozenPod(t *testing.T) {
 		if took := time.Since(begin); took != time.Millisecond {
 			t.Errorf("the pod took %s to wake, the agent 1ms", took)
 		}
+		time.Sleep(standby.SettleTime + time.Millisecond)
 		r.heard(Awake)
 		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
+		r.heard(Gone, Asleep)
 		r.Wake()
 		time.Sleep(10 * time.Millisecond)
 		r.is(standby.Awake)
+		r.heard(Awake)
 		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.End()
@@ -349,6 +354,44 @@ func TestARequestWakesAFrozenPod(t *testing.T) {
 		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Awake)
+	})
+}
+
+// What a wake causes elsewhere must not compete with its answer. A second request meanwhile is
+// served as the first one, and the activators hear of the pod in time, however long its answer
+// takes.
+func TestAWakeIsAnnouncedAfterItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.agent(time.Millisecond)
+		for _, takes := range []time.Duration{5 * time.Millisecond, time.Minute} {
+			r.sleep(standby.Frozen)
+			time.Sleep(2 * time.Second)
+			r.heard(Gone, Asleep)
+			go r.request(t.Context(), false, takes)
+			time.Sleep(time.Millisecond + standby.SettleTime/2)
+			r.is(standby.Awake)
+			r.heard()
+			if begin := time.Now(); !r.request(t.Context(), false, 0) || time.Since(begin) > 0 {
+				t.Errorf("a second request took %s", time.Since(begin))
+			}
+			r.heard()
+			time.Sleep(standby.SettleTime/2 + time.Millisecond)
+			r.heard(Awake)
+			time.Sleep(2 * takes)
+			r.heard()
+		}
+		// The order to sleep overtakes the word.
+		r.sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.heard(Gone, Asleep)
+		if !r.request(t.Context(), false, 0) {
+			t.Error("the request was refused")
+		}
+		r.sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Asleep)
+		r.heard(Gone, Asleep)
 	})
 }
 
