@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -212,6 +213,70 @@ func (s *story) keepsABusyPod(name string, v service, explain func(...string) (s
 	default:
 		probe.Get(s.ctx, s.client(), url+"/?busy=0")
 		s.awaitZero(name)
+	}
+}
+
+// Who says that it is busy for a year is so for as long as the annotation allows, and a word that
+// is none keeps no pod.
+func TestAProgramIsBusyForAsLongAsItsAnnotationAllows(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	for name, row := range map[string]struct {
+		allowed string
+		words   []string
+		least   time.Duration // for which the pod stays; without a word it would be gone after 12 s
+	}{
+		"year":    {"30s", []string{"8760h"}, 25 * time.Second},
+		"garbage": {"10m", []string{"for ever", "-10m", "999999999h", "600", "10m, 10m"}, 0},
+	} {
+		s.Run(name, func(t *testing.T) {
+			s := &story{t, s.Cluster, s.ctx, s.namespace}
+			t.Parallel()
+			manifest := service{name: name, annotations: map[string]string{"autoscaling.ebb.dev/busy-for": row.allowed}}.manifest()
+			address := s.ready(name, manifest)
+			for _, word := range row.words {
+				if reply := probe.Get(s.ctx, s.client(), address+"/?busy="+url.QueryEscape(word)); !reply.OK() || reply.Header.Get("Ebb-Busy") != "" {
+					t.Errorf("the client got %v %v", reply, reply.Header)
+				}
+			}
+			said := time.Now()
+			s.awaitZero(name)
+			if stayed := time.Since(said); stayed < row.least {
+				t.Errorf("the pod was gone after %s", stayed)
+			}
+		})
+	}
+}
+
+// What bounds the word is bounded itself, whoever writes it.
+func TestTheAPIServerRefusesABusyForWithoutBounds(t *testing.T) {
+	s := begin(t, time.Minute)
+	const busyFor, class, metric = "autoscaling.ebb.dev/busy-for", "autoscaling.knative.dev/class", "autoscaling.knative.dev/metric"
+	for name, row := range map[string]struct {
+		annotations map[string]string
+		refused     string // why; "" for one that is taken
+	}{
+		"a second":              {map[string]string{busyFor: "1s"}, ""},
+		"a day":                 {map[string]string{busyFor: "24h"}, ""},
+		"a day and more":        {map[string]string{busyFor: "24h1s"}, "expected 1s <= 24h1s <= 24h0m0s"},
+		"a year":                {map[string]string{busyFor: "8760h"}, "expected 1s <= 8760h <= 24h0m0s"},
+		"more than can be said": {map[string]string{busyFor: "999999999h"}, "must be a duration"},
+		"no time":               {map[string]string{busyFor: "0s"}, "expected 1s <= 0s <= 24h0m0s"},
+		"less":                  {map[string]string{busyFor: "-10m"}, "expected 1s <= -10m <= 24h0m0s"},
+		"garbage":               {map[string]string{busyFor: "a while"}, "must be a duration"},
+		"nothing":               {map[string]string{busyFor: ""}, "must be a duration"},
+		"scaled by others":      {map[string]string{busyFor: "10m", class: "hpa.autoscaling.knative.dev", metric: "cpu"}, "only the class kpa.autoscaling.knative.dev"},
+	} {
+		objects, err := cluster.Decode(service{name: "refused", annotations: row.annotations}.manifest())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Dynamic.Resource(services).Namespace(s.namespace).Create(s.ctx, objects[0], metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		switch {
+		case row.refused == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case row.refused != "" && (err == nil || !strings.Contains(err.Error(), row.refused) || !strings.Contains(err.Error(), busyFor)):
+			t.Errorf("%s: %v, want %q", name, err, row.refused)
+		}
 	}
 }
 
