@@ -198,7 +198,7 @@ func (s *Sidecar) build() error {
 		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: s.token, Autoscaler: cfg.Autoscaler, Logf: logf, Busy: s.busy,
 	}
 	if s.sleeper != nil {
-		s.reporter.Asleep = s.depth
+		s.reporter.Asleep, s.reporter.Hold = s.depth, s.sleeper.Settling
 	}
 	s.hear()
 	return s.listenBeside()

@@ -240,6 +240,38 @@ func TestAPodWhoseProgramSaysThatItIsBusyDoesNotSleep(t *testing.T) {
 	}
 }
 
+// What a wake causes elsewhere must not compete with its answer: neither activators nor autoscaler
+// hear of it before, also where the request fills the pod.
+func TestNothingIsToldOfAWakeBeforeItsAnswer(t *testing.T) {
+	for _, concurrency := range []int{0, 1} {
+		told, autoscaler := pushed(t)
+		r, _, heard := standbyRig(t, func(c *wire.Sidecar) { c.Concurrency, c.Autoscaler = concurrency, autoscaler })
+		fallAsleep(t, r, "frozen", heard)
+		for m := range told {
+			if m.Stat.Asleep == 1+uint8(standby.Frozen) {
+				break
+			}
+		}
+		<-time.After(200 * time.Millisecond) // so that the last push does not hold up the next one
+		begin := time.Now()
+		if status, _, _ := r.get("/"); status != 200 {
+			t.Errorf("got %d", status)
+		}
+		for announced, reported := false, false; !announced || !reported; {
+			select {
+			case a := <-heard:
+				if announced = true; a.Asleep != "" || !a.Ready || time.Since(begin) < standby.SettleTime {
+					t.Errorf("with concurrency %d the pod announced %+v after %s", concurrency, a, time.Since(begin))
+				}
+			case m := <-told:
+				if reported = m.Stat.Asleep == 0; reported && time.Since(begin) < standby.SettleTime {
+					t.Errorf("with concurrency %d the autoscaler heard of the wake after %s", concurrency, time.Since(begin))
+				}
+			}
+		}
+	}
+}
+
 // scrape waits until the pod has reported once, as it does each second.
 func scrape(t *testing.T, r *rig) wire.Stat {
 	t.Helper()

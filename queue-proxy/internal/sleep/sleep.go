@@ -80,6 +80,7 @@ type Sleeper struct {
 	changed chan struct{} // closed when those that wait are to look again
 	overdue *time.Timer
 	called  time.Duration // when the pod was to wake
+	settles time.Duration // until when the pod does not say that it woke
 	ticking bool
 	losses  int // how often the agent's connection was lost when that mattered
 	words   chan Word
@@ -143,6 +144,16 @@ func (s *Sleeper) Sleep(level standby.Level) error {
 	}
 	s.stepLocked(standby.Event{Kind: standby.Sleep, Level: level})
 	return nil
+}
+
+// Settling is for how long the pod does not say yet that it woke.
+func (s *Sleeper) Settling() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.pod.Settling() {
+		return 0
+	}
+	return max(s.settles-s.o.Clock(), 0)
 }
 
 // Balked reports whether the pod stays awake because a hook failed.
@@ -230,6 +241,7 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		go s.call("the hook after the wake", s.o.WakeHook)
 	}
 	if do.Has(standby.Settle) {
+		s.settles = e.At + standby.SettleTime
 		time.AfterFunc(standby.SettleTime, func() { s.tell(standby.Event{Kind: standby.Settled}) })
 	}
 	if do.Has(standby.Probe) {

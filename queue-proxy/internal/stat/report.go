@@ -37,6 +37,8 @@ type Reporter struct {
 	Asleep func() uint8
 	// Busy says why the pod is not to sleep; nil for one that says nothing.
 	Busy func(now time.Time) wire.Busy
+	// Hold is for how long nothing is to be pushed now; nil for a pod that never sleeps.
+	Hold func() time.Duration
 	// Told is what the container tells of its load; nil for one that tells nothing.
 	Told func(now time.Time) wire.Told
 
@@ -128,17 +130,28 @@ func (r *Reporter) Push(ctx context.Context) error {
 		if r.Autoscaler == "" {
 			continue
 		}
+		if r.Hold != nil && !wait(ctx, r.Hold()) {
+			return nil
+		}
 		if err := r.push(ctx, client); err != nil && ctx.Err() == nil {
 			r.Logf("push load to the autoscaler: %v", err)
 		}
-		t := time.NewTimer(pushSpacing)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if !wait(ctx, pushSpacing) {
 			return nil
-		case <-t.C:
 		}
 		rising = r.Source.Rising()
+	}
+}
+
+// wait reports false if ctx ended before.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
 	}
 }
 
