@@ -73,6 +73,9 @@ func (w *world) tell(e Event) {
 	if w.pod.Settling() && !was.Settling() && !do.Has(Settle) {
 		w.broken = "nobody will say Settled"
 	}
+	if w.pod.Reason != "" && was.Reason == "" && !do.Has(Retry) {
+		w.broken = "a pod whose freeze failed stays warm for ever"
+	}
 	if do.Has(SayAwake) && w.said == SayAsleep && (e.Kind == Request || w.held > 0) {
 		w.broken = "a wake is announced before its answer"
 	}
@@ -190,6 +193,7 @@ func (w world) steps() (out []step) {
 		w.flying--
 	})
 	can("it settles", w.pod.Settling(), func(w *world) { w.tell(Event{Kind: Settled}) })
+	can("it tries again", w.pod.State == Dozing && w.pod.Reason != "", func(w *world) { w.tell(Event{Kind: Again}) })
 	can("busy ends", w.pod.BusyUntil > 0, func(w *world) { w.pod.BusyUntil = 0 })
 	can("idle", w.flying == 0 && w.held == 0 && w.pod.State == Resting, func(w *world) { w.tell(Event{Kind: Idle}) })
 	can("hook ends", w.calling != 0, func(w *world) { w.hooked(Event{Kind: Called}) })

@@ -32,6 +32,8 @@ const (
 	WakeTime = 50 * time.Millisecond
 	// SettleTime is how long after a wake for a request the pod says that it is awake.
 	SettleTime = 20 * time.Millisecond
+	// AgainTime is how long after a freeze that failed the pod asks for it again.
+	AgainTime = time.Minute
 	// HookPause is how long a pod does not sleep after one of its hooks failed.
 	HookPause = time.Minute
 )
@@ -74,10 +76,11 @@ const (
 	Balked                   // it has failed: Message.Text says how
 	Busy                     // the program says that it is busy For so long, 0 for no longer
 	Settled                  // SettleTime has passed since Settle
+	Again                    // AgainTime has passed since Retry
 	End                      // the pod is going away
 )
 
-var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "called", "balked", "busy", "settled", "end"}
+var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "called", "balked", "busy", "settled", "again", "end"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -106,9 +109,10 @@ const (
 	CallSleep                // call the hook before sleep, and say Called or Balked
 	CallWake                 // call the hook after a wake, and say so too
 	Settle                   // say Settled after SettleTime
+	Retry                    // say Again after AgainTime
 )
 
-var doNames = [...]string{"send", "release", "refuse", "arm", "probe", "say-awake", "say-asleep", "say-gone", "call-sleep", "call-wake", "settle"}
+var doNames = [...]string{"send", "release", "refuse", "arm", "probe", "say-awake", "say-asleep", "say-gone", "call-sleep", "call-wake", "settle", "retry"}
 
 // Has reports whether one of these is to be done.
 func (d Do) Has(what Do) bool { return d&what != 0 }
@@ -172,10 +176,11 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //	          Called                 Freezing  as by Idle; if somebody wants the pod: as by Thawed
 //	          Balked                           as by Thawed; unwilling
 //	Dozing    Request, Wake          Awake     SayAwake; with a hook: Rousing, Arm, CallWake
-//	          Sleep, Connected       Freezing  Send Freeze; if it cannot freeze: stays
+//	          Sleep, Connected,
+//	          Again                  Freezing  Send Freeze; if it cannot freeze: stays
 //	Freezing  Request, Wake, End     Thawing   Send Thaw, Arm
 //	          Froze                  Asleep    SayAsleep
-//	          Failed                 Dozing    SayAsleep; cannot freeze until Sleep or Connected
+//	          Failed                 Dozing    SayAsleep, Retry; cannot freeze until one of those
 //	          Disconnected           Lost      Probe
 //	Asleep    Request, Wake, End     Thawing   Send Thaw, Arm
 //	          Sleep, deeper          Freezing  Send Freeze
@@ -259,6 +264,12 @@ func (p *Pod) step(e Event) Do {
 		if p.State == Awake && p.unsaid {
 			p.unsaid = false
 			return SayAwake
+		}
+		return 0
+	case Again:
+		if p.State == Dozing && p.Reason != "" {
+			p.Reason = ""
+			return p.rest(e.At)
 		}
 		return 0
 	case Answered:
@@ -388,7 +399,7 @@ func (p *Pod) received(m Message) Do {
 		return SayAsleep
 	case p.State == Freezing && m.Verb == Failed:
 		p.answered, p.State, p.Risk, p.Reason, p.Depth = true, Dozing, 0, m.Text, Warm
-		return SayAsleep
+		return SayAsleep | Retry
 	case p.State == Thawing && m.Verb == Thawed:
 		p.answered, p.Risk, p.wanted = true, 0, true
 		return p.arise()

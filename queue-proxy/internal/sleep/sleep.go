@@ -244,6 +244,9 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		s.settles = e.At + standby.SettleTime
 		time.AfterFunc(standby.SettleTime, func() { s.tell(standby.Event{Kind: standby.Settled}) })
 	}
+	if do.Has(standby.Retry) {
+		time.AfterFunc(standby.AgainTime, func() { s.tell(standby.Event{Kind: standby.Again}) })
+	}
 	if do.Has(standby.Probe) {
 		s.losses++
 		go s.probe(s.losses, s.pod.Risk)

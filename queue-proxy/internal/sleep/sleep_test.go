@@ -59,6 +59,7 @@ type rig struct {
 	shut   bool
 	inside int
 	frozen bool
+	fails  int // how many freezes are to fail
 	words  []Word
 	// before and after are what the hooks do, if the rig has any.
 	before, after func(ctx context.Context) error
@@ -245,7 +246,7 @@ func (r *rig) agent(takes time.Duration) (die func()) {
 					r.frozen = false
 					r.mu.Unlock()
 				}
-				act(a.Done("", r.o.Clock()))
+				act(a.Done(r.failure(doing), r.o.Clock()))
 			case <-dead:
 				return
 			}
@@ -264,6 +265,17 @@ func (r *rig) agent(takes time.Duration) (die func()) {
 	}
 	r.t.Cleanup(die)
 	return die
+}
+
+// failure is how a work of the agent ends.
+func (r *rig) failure(of standby.Work) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if of != standby.FreezeAll || r.fails == 0 {
+		return ""
+	}
+	r.fails--
+	return "the node agent was busy with other pods"
 }
 
 func cut(text string) (line, rest string, more bool) {
@@ -440,6 +452,26 @@ func TestAPodWhoseProgramIsBusyStaysAwake(t *testing.T) {
 		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Asleep)
+	})
+}
+
+// A freeze that found no turn is tried again, so a pod that is not needed does not stay warm.
+func TestAFreezeThatFailedIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.agent(time.Millisecond)
+		r.fails = 2
+		r.sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Dozing)
+		time.Sleep(standby.AgainTime)
+		r.is(standby.Dozing)
+		time.Sleep(standby.AgainTime)
+		r.is(standby.Asleep)
+		r.heard(Gone, Asleep, Asleep, Asleep)
+		if !r.request(t.Context(), false, 0) {
+			t.Error("the request was refused")
+		}
 	})
 }
 
