@@ -48,13 +48,13 @@ func (b *bench) services(ctx context.Context) error {
 		b.targets = append(b.targets, target{name, url, "serving.knative.dev/service=" + name, pods})
 		return err
 	}
-	if err := b.place.only(ctx, ends); err != nil {
+	if err := b.place.Only(ctx, ends); err != nil {
 		return err
 	}
 	if err := add("only", "1", "-1", 1); err != nil {
 		return err
 	}
-	if err := b.place.only(ctx, ends, b.place.stay()[0]); err != nil {
+	if err := b.place.Only(ctx, ends, b.place.stay()[0]); err != nil {
 		return err
 	}
 	if err := errors.Join(add("activator", "2", "-1", 2), add("direct", "2", "0", 2)); err != nil {
@@ -69,7 +69,7 @@ func (b *bench) services(ctx context.Context) error {
 	if err := b.AwaitAnswer(ctx, "http://"+host); err != nil {
 		return err
 	}
-	if err := b.place.only(ctx, b.place.all...); err != nil {
+	if err := b.place.Only(ctx, b.place.All...); err != nil {
 		return err
 	}
 	for i := range wakes {

@@ -26,7 +26,7 @@ func (p places) lead(ctx context.Context) (restore func(context.Context) error, 
 		_, err := deployments.Patch(ctx, "autoscaler", types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}
-	if err := p.only(ctx, p.ends); err != nil {
+	if err := p.Only(ctx, p.ends); err != nil {
 		return nil, err
 	}
 	if err := scale(ctx, 2); err != nil {
@@ -36,7 +36,7 @@ func (p places) lead(ctx context.Context) (restore func(context.Context) error, 
 	if err := p.AwaitComponents(ctx); err != nil {
 		return restore, err
 	}
-	if err := p.only(ctx, p.stay()...); err != nil {
+	if err := p.Only(ctx, p.stay()...); err != nil {
 		return restore, err
 	}
 	err = cluster.Until(ctx, func() (bool, string, error) {
@@ -61,7 +61,7 @@ func (p places) lead(ctx context.Context) (restore func(context.Context) error, 
 	if err := p.AwaitComponents(ctx); err != nil {
 		return restore, err
 	}
-	return restore, p.only(ctx, p.all...)
+	return restore, p.Only(ctx, p.All...)
 }
 
 // leaders are the autoscalers that hold leases.

@@ -56,11 +56,11 @@ func run(ctx context.Context, name, image string, lasts time.Duration, leader bo
 	if err != nil {
 		return err
 	}
-	undo = append(undo, func(ctx context.Context) error { return place.only(ctx, place.all...) })
-	if err := place.clear(ctx); err != nil {
+	undo = append(undo, func(ctx context.Context) error { return place.Only(ctx, place.All...) })
+	if err := place.Clear(ctx, place.ends); err != nil {
 		return err
 	}
-	restore, err = c.ScaleActivators(ctx, int32(len(place.all)))
+	restore, err = c.ScaleActivators(ctx, int32(len(place.All)))
 	if restore != nil {
 		undo = append(undo, restore)
 	}

@@ -4,8 +4,8 @@
 // Owns: the faults and their names. Reads: pods, objects, /proc. Writes: signals to processes of
 // the cluster's pods, objects of the gateway, of the cluster's DNS and of the webhook's
 // certificate; evictions, a ResourceQuota and a policy for the namespace under load,
-// config-gateway. Never: signals a process outside of a pod: the dev cluster's own program, which
-// knows what it started, does that.
+// config-gateway; which nodes take new pods, and where components run. Never: signals a process
+// outside of a pod: the dev cluster's own program, which knows what it started, does that.
 package faults
 
 import (

@@ -1,0 +1,146 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/test/internal/cluster"
+)
+
+// MinNodes is how many nodes a fault of one needs. With fewer, nobody can tell the end of a node
+// from being cut off oneself.
+const MinNodes = 3
+
+// moveTime bounds how long pods take to start elsewhere.
+const moveTime = 3 * time.Minute
+
+// Nodes are the nodes of a cluster, and where new pods go.
+type Nodes struct {
+	*cluster.Cluster
+	All []string
+}
+
+// NodesOf lists them.
+func NodesOf(ctx context.Context, c *cluster.Cluster) (Nodes, error) {
+	list, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return Nodes{}, fmt.Errorf("list the nodes: %w", err)
+	}
+	n := Nodes{Cluster: c}
+	for _, node := range list.Items {
+		n.All = append(n.All, node.Name)
+	}
+	return n, nil
+}
+
+// Several returns an error if there are too few.
+func (n Nodes) Several() error {
+	if len(n.All) < MinNodes {
+		return fmt.Errorf("this cluster has %d nodes, and a fault of a node needs %d, so that two can agree on the third: run `make down` and `make up NODES=%d`",
+			len(n.All), MinNodes, MinNodes)
+	}
+	return nil
+}
+
+// Named returns the node that `make node` calls name.
+func (n Nodes) Named(name string) (string, error) {
+	for _, node := range n.All {
+		if node == name || strings.HasSuffix(node, "-"+name) {
+			return node, nil
+		}
+	}
+	return "", fmt.Errorf("there is no node %q, only %s", name, strings.Join(n.All, ", "))
+}
+
+// But are the other nodes.
+func (n Nodes) But(node string) []string {
+	return slices.DeleteFunc(slices.Clone(n.All), func(other string) bool { return other == node })
+}
+
+// Only lets new pods go to these nodes.
+func (n Nodes) Only(ctx context.Context, nodes ...string) error {
+	for _, name := range n.All {
+		if err := n.take(ctx, name, slices.Contains(nodes, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take says whether new pods go to a node.
+func (n Nodes) take(ctx context.Context, node string, pods bool) error {
+	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, !pods)
+	if _, err := n.Kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("say whether node %s takes pods: %w", node, err)
+	}
+	return nil
+}
+
+// On lists the pods on a node, of one namespace or of all.
+func (n Nodes) On(ctx context.Context, node, namespace, labels string) ([]corev1.Pod, error) {
+	list, err := n.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labels, FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of %q on node %s: %w", namespace, node, err)
+	}
+	return list.Items, nil
+}
+
+// Clear moves the components, the gateways and what they need away from some nodes, which take new
+// pods again after it.
+func (n Nodes) Clear(ctx context.Context, nodes ...string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, moveTime)
+	defer cancel()
+	defer func() {
+		mend, cancel := mending(ctx)
+		defer cancel()
+		err = errors.Join(err, n.Only(mend, n.All...))
+	}()
+	if err := n.Only(ctx, slices.DeleteFunc(slices.Clone(n.All), func(node string) bool { return slices.Contains(nodes, node) })...); err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		for _, namespace := range []string{cluster.System, "istio-system", "envoy-gateway-system", "kube-system"} {
+			pods, err := n.On(ctx, node, namespace, "")
+			if err != nil {
+				return err
+			}
+			for _, pod := range pods {
+				if stays(&pod) {
+					continue
+				}
+				if err := gone(n.Kube.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})); err != nil {
+					return fmt.Errorf("move pod %s: %w", pod.Name, err)
+				}
+			}
+		}
+	}
+	if err := cluster.Until(ctx, func() (bool, string, error) {
+		deployments, err := n.Kube.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		for _, d := range deployments.Items {
+			if d.Status.ReadyReplicas < d.Status.Replicas {
+				return false, d.Name + " is not ready", nil
+			}
+		}
+		return true, "", nil
+	}); err != nil {
+		return err
+	}
+	return n.AwaitComponents(ctx)
+}
+
+// stays reports whether a pod belongs to its node, or to nobody who would make another one.
+func stays(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner == nil || owner.Kind == "DaemonSet"
+}
