@@ -1,9 +1,9 @@
 // Package plan computes what gateways do for a Route: its hosts, their visibility, and where their
 // requests go.
 //
-// Owns: host names, visibility, weights, the headers that gateways add to requests, and the plan's
-// hash. Reads: nothing but its arguments. Writes: nothing. Never: depends on a vendor, a client or
-// a clock. The same arguments return the same plan, byte for byte.
+// Owns: host names, visibility, weights, the headers that gateways add to requests, what becomes of
+// a request, and the plan's hash. Reads: nothing but its arguments. Writes: nothing. Never: depends
+// on a vendor, a client or a clock. The same arguments return the same plan, byte for byte.
 package plan
 
 import (
