@@ -36,7 +36,7 @@ type Choice struct {
 // Each HTTPRoute of package gatewayapi says the same in the words of the Gateway API, in which not
 // the first rule counts but the one with the longest path, then the one with a header.
 func (p *Plan) Choose(r Request, draw uint64) (c Choice, ok bool) {
-	host := canonical(r.Host)
+	host := Canonical(r.Host)
 	for i := range p.Targets {
 		if t := &p.Targets[i]; t.Visibility == r.From && slices.Contains(t.Hosts, host) {
 			return t.choose(&r, draw)
@@ -45,8 +45,8 @@ func (p *Plan) Choose(r Request, draw uint64) (c Choice, ok bool) {
 	return Choice{}, false
 }
 
-// canonical returns a host without its port and final dot, in lower case.
-func canonical(host string) string {
+// Canonical returns a host without its port and final dot, in lower case.
+func Canonical(host string) string {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {
 		host = host[:i]
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// everything is a plan with all that a choice can depend on.
-func everything(t testing.TB) *Plan {
+// everything is a plan with all that a choice can depend on, and what it is made of.
+func everything(t testing.TB) (*Plan, Input) {
 	t.Helper()
 	in := base(t, nil)
 	in.TagHeader, in.Redirect = true, true
@@ -23,7 +23,7 @@ func everything(t testing.TB) *Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return p, in
 }
 
 // fields reads "Name: value; Name: value".
@@ -61,7 +61,7 @@ func TestWhichBackendGetsARequest(t *testing.T) {
 		tagged    = "c Namespace=ns Revision=c"
 		courier   = "courier Ebb-Async-Target=ns/hello/uid/hello.ns.svc.cluster.local"
 	)
-	p := everything(t)
+	p, _ := everything(t)
 	for _, row := range []struct {
 		behaviour string
 		host      string

@@ -120,8 +120,12 @@ type Backend struct {
 	Set       []Header
 }
 
-// Courier is the name of the courier's Service.
-const Courier = "courier"
+// Names of Services in Ebb's namespace: the courier's, and that of the activators for hosts without
+// an HTTPRoute of their own.
+const (
+	Courier = "courier"
+	Resting = "activator-resting"
+)
 
 // Ports of a revision's public Service (contract 1.5).
 const (
@@ -229,20 +233,27 @@ func Make(in Input) (*Plan, error) {
 			if err := taken.take(&in, name, host); err != nil {
 				return nil, err
 			}
-			t := Target{Tag: tag, Name: name, Hosts: []string{host}, Visibility: External, TLSSecret: in.TLS[host],
-				Plain: HTTPServed, Rules: in.async(name, rules, External)}
+			t := in.external(tag, name, host, rules)
+			t.TLSSecret = in.TLS[host]
 			if in.Redirect && t.TLSSecret != "" {
 				t.Plain = HTTPRedirected
 			}
 			p.Targets = append(p.Targets, t)
 		}
-		p.Targets = append(p.Targets, Target{
-			Tag: tag, Name: name, Hosts: in.LocalHosts(name),
-			Visibility: ClusterLocal, TLSSecret: in.TLS[in.LocalHost(name)], Plain: HTTPServed,
-			Rules: in.async(name, rules, ClusterLocal),
-		})
+		t := in.local(tag, name, rules)
+		t.TLSSecret = in.TLS[in.LocalHost(name)]
+		p.Targets = append(p.Targets, t)
 	}
 	return p, nil
+}
+
+func (in *Input) external(tag, name, host string, rules []Rule) Target {
+	return Target{Tag: tag, Name: name, Hosts: []string{host}, Visibility: External, Plain: HTTPServed, Rules: in.async(name, rules, External)}
+}
+
+func (in *Input) local(tag, name string, rules []Rule) Target {
+	return Target{Tag: tag, Name: name, Hosts: in.LocalHosts(name), Visibility: ClusterLocal, Plain: HTTPServed,
+		Rules: in.async(name, rules, ClusterLocal)}
 }
 
 // hosts maps each host of a Route to its target. A host has one set of rules, so it cannot have two
