@@ -64,7 +64,7 @@ var layers = []layer{
 	{folder: "node-agent", own: []string{"standby", "internal"}, why: "it runs on every node, as root: it is small"},
 	{folder: "shim", only: std, why: "it is copied into other people's images"},
 	{folder: "queue-proxy", own: []string{"forward", "wire", "internal", "standby"}, why: "it knows no Kubernetes"},
-	{folder: "activator", own: []string{"api", "settings", "forward", "wire", "internal"}},
+	{folder: "activator", own: []string{"api", "settings", "forward", "wire", "ingress/plan", "internal"}},
 	{folder: "autoscaler", own: []string{"standby", "api", "settings", "wire", "internal"}},
 	{folder: "courier", own: []string{"api", "settings", "wire", "internal"}},
 	{folder: "coap", own: []string{"internal"}, why: "it knows no Kubernetes"},

@@ -24,6 +24,10 @@ const (
 	// HeaderBackend chooses a spare rule of a host by the UID of its Route and its backends
 	// (UID/generation/service:port,...). Probes send it to learn whether a gateway knows them.
 	HeaderBackend = "Ebb-Backend"
+	// HeaderResting is on requests that gateways lead to activators by the host alone. Its value is
+	// the kind of gateways, external or local. Headers that name a revision count before it, so a
+	// client gains nothing by it. On an answer it is RestingUnknown.
+	HeaderResting = "Ebb-Resting"
 	// HeaderFallback is on responses of a fallback Service, which it names.
 	HeaderFallback = "Ebb-Fallback"
 	// HeaderServerTiming is on responses to requests that waited for a pod: how long the steps took
@@ -65,6 +69,10 @@ const (
 	ProbeActivator = "activator" // activator: am I talking to you?
 	ProbeIngress   = "probe"     // any component: echo HeaderNetworkHash
 )
+
+// RestingUnknown is the value of HeaderResting on the 404 of an activator that does not know the
+// host. A gateway's own answer to such a host is a 404, too.
+const RestingUnknown = "unknown"
 
 // ProxyActivator is the value of HeaderProxyRequest on requests that came through the activator.
 const ProxyActivator = "activator"

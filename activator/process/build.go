@@ -21,6 +21,7 @@ import (
 	"ebb.dev/ebb/activator/internal/incidents"
 	"ebb.dev/ebb/activator/internal/metrics"
 	"ebb.dev/ebb/activator/internal/observe"
+	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/activator/internal/probe"
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/activator/internal/report"
@@ -120,7 +121,8 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	reporter := (&report.Reporter{Pod: c.Pod, URL: "http://" + o.autoscaler + wire.PathStats, Keys: keys, Log: log}).Start()
 	prober := probe.New(mesh)
 	table := newTable(o, budget, store, who, reporter, prober)
-	watcher := &watch.Watch{Kube: c.Kube, Ebb: ebb, Table: table, Settings: store, Log: log, Known: make(chan struct{})}
+	known := plans.NewTable(c.ClusterDomain)
+	watcher := &watch.Watch{Kube: c.Kube, Ebb: ebb, Table: table, Plans: known, System: c.Namespace, Settings: store, Log: log, Known: make(chan struct{})}
 	announcements := &announce.Server{Backends: table, Keys: keys}
 	observer := &observe.Observer{Settings: store, Namespace: c.Namespace, Pod: c.Pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
@@ -134,7 +136,10 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 		Table:  table,
 		Mesh:   mesh,
 		Domain: c.ClusterDomain,
-		Self:   netip.AddrPortFrom(o.ip, wire.PortAnnounce).String(),
+		Plans:  known,
+		// No namespace is called "": hosts that nobody knows are together one tenant.
+		Unknown: plans.NewRoom(budget.Share("")),
+		Self:    netip.AddrPortFrom(o.ip, wire.PortAnnounce).String(),
 		Healthy: func() string {
 			if departure.Leaving() {
 				return "shutting down"
@@ -163,7 +168,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 		listeners = append(listeners, l)
 	}
 	sources := &metrics.Sources{Table: table, Budget: budget, Announce: announcements, Report: reporter, Rejected: requests.Rejected, Panics: requests.Panics,
-		Evicted: requests.Evicted, Untrusted: &who.Untrusted}
+		Evicted: requests.Evicted, Untrusted: &who.Untrusted, Plans: known, Unknown: handler.Unknown}
 	if err := errors.Join(c.Registry.Register(sources), c.Registry.Register(telemetry.CertificateEnds(who.Ends)), coldStarts.Register(c.Registry),
 		told.Register(c.Registry)); err != nil {
 		return nil, err

@@ -212,6 +212,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: StartupLimitAnnotation, On: setByEbb, Effect: "On a pod: which container has more CPU while it starts, its CPU limit, and the one that it starts with."},
 	{Key: PodKeyAnnotation, On: setByEbb, Effect: "On a Deployment or pod: which key of the namespace its queue-proxy proves itself with; nothing of the key."},
 	{Key: SystemTLSAnnotation, On: setByEbb, Effect: "On a Deployment or Service: its pods serve TLS."},
+	{Key: PlanAnnotation, On: setByEbb, Effect: "In the status of a Route: where activators send requests for its hosts. Nothing writes it yet."},
 	{Key: RolloutAnnotation, On: setByEbb, Effect: "On an HTTPRoute: how far a gradual rollout is."},
 })
 

@@ -140,6 +140,9 @@ const (
 	RolloutStepsAnnotation = EbbServingGroup + "/rollout-steps"
 	// RolloutOverruleAnnotation on a Service or Route is a person's word about the latest Revision.
 	RolloutOverruleAnnotation = EbbServingGroup + "/rollout-overrule"
+	// PlanAnnotation in the status of a Route is what activators do with requests for it (package
+	// plan, Compact).
+	PlanAnnotation = "networking.ebb.dev/plan"
 	// AllowedListenersLabel is on no namespace. A Gateway's spec.allowedListeners that Ebb keeps
 	// says so.
 	AllowedListenersLabel = "networking.ebb.dev/allowed-listeners"

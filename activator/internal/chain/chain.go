@@ -20,6 +20,7 @@ import (
 	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
+	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
@@ -39,6 +40,10 @@ const requestCost = 12 << 10
 type Handler struct {
 	Table  *backends.Table
 	Domain string // of the cluster, such as cluster.local
+	// Plans are for requests that gateways lead here by their host alone, and Unknown bounds those
+	// that wait for one.
+	Plans   *plans.Table
+	Unknown *plans.Room
 	// Self is the address that a pod tells of a free slot: host:port of the announcement port.
 	Self string
 	// Healthy says why the activator should get no new requests, "" when all is well.
@@ -288,14 +293,20 @@ func (h *Handler) exchange(revision *backends.Revision) *Exchange {
 	return x
 }
 
-// identify finds the revision by the headers that the gateway sets, else by the Host: any name of a
+// identify finds the revision by the headers that the gateway sets. If there are none, it is by the
+// plan of the Host, if a gateway says that this is what it wants, else by the Host: any name of a
 // Service called <revision>, from <revision>.<namespace> to
 // <revision>.<namespace>.svc.cluster.local, in any case, with or without a final dot and a port
 // (contract section 6.2, RFC 3986 section 3.2.2).
 func (h *Handler) identify(r *forward.Request) (*backends.Revision, forward.Reply) {
-	key, ok := h.keyOf(r)
+	key, ok := byHeaders(r)
 	if !ok {
-		return nil, notFound("the request names no revision, neither by headers nor by its host")
+		if from := h.led(r); from != "" {
+			return h.rest(r, from)
+		}
+		if key, ok = h.fromHost(r.Host()); !ok {
+			return nil, notFound("the request names no revision, neither by headers nor by its host")
+		}
 	}
 	if revision := h.Table.Get(key); revision != nil {
 		return revision, forward.Reply{}
@@ -303,18 +314,19 @@ func (h *Handler) identify(r *forward.Request) (*backends.Revision, forward.Repl
 	return nil, notFound("revision " + key.String() + " is not known")
 }
 
-// keyOf is the revision that the request names, known or not.
-func (h *Handler) keyOf(r *forward.Request) (backends.Key, bool) {
+func byHeaders(r *forward.Request) (backends.Key, bool) {
 	key := backends.Key{Namespace: r.Header(wire.HeaderNamespace), Name: r.Header(wire.HeaderRevision)}
-	if key.Namespace != "" && key.Name != "" {
-		return key, true
-	}
-	return h.fromHost(r.Host())
+	return key, key.Namespace != "" && key.Name != ""
 }
 
+// namesRevision reports whether the request is for a revision, known or not.
 func (h *Handler) namesRevision(r *forward.Request) bool {
-	_, ok := h.keyOf(r)
-	return ok
+	_, named := byHeaders(r)
+	if named || h.led(r) != "" {
+		return true
+	}
+	_, named = h.fromHost(r.Host())
+	return named
 }
 
 func (h *Handler) fromHost(host string) (backends.Key, bool) {

@@ -22,6 +22,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
@@ -63,7 +64,7 @@ func newWorld(t testing.TB, bounds hold.Bounds) *world {
 		})
 	})
 	w.setHealth("")
-	w.handler = &Handler{Table: w.table, Domain: "cluster.local", Self: "10.9.9.9:8014",
+	w.handler = &Handler{Table: w.table, Plans: plans.NewTable("cluster.local"), Unknown: plans.NewRoom(w.budget.Share("")), Domain: "cluster.local", Self: "10.9.9.9:8014",
 		Healthy: func() string { return *w.healthy.Load() }, ReportNow: func(backends.Key) { w.pokes.Add(1) }}
 	server := &forward.Server{Handler: w.handler, TimeoutReply: TimeoutReply, StripResponse: []string{wire.HeaderRefused}}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -211,7 +211,8 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	requests := map[string]string{
 		"GET": "GET /x HTTP/1.1\r\nHost: hello.example.com\r\nUser-Agent: bench\r\nAccept: */*\r\nX-Forwarded-For: 10.0.0.1\r\n" +
 			"Knative-Serving-Revision: rev\r\nKnative-Serving-Namespace: ns\r\nK-Network-Hash: abc\r\n\r\n",
-		"POST": "POST /x HTTP/1.1\r\nHost: h\r\nKnative-Serving-Revision: rev\r\nKnative-Serving-Namespace: ns\r\nContent-Length: 5\r\n\r\nhello",
+		"a client that says how it came": "GET /x HTTP/1.1\r\nHost: h\r\nEbb-Resting: external\r\nKnative-Serving-Revision: rev\r\nKnative-Serving-Namespace: ns\r\n\r\n",
+		"POST":                           "POST /x HTTP/1.1\r\nHost: h\r\nKnative-Serving-Revision: rev\r\nKnative-Serving-Namespace: ns\r\nContent-Length: 5\r\n\r\nhello",
 	}
 	for name, info := range map[string]backends.Info{
 		"no limit":  {Timeout: time.Minute, ResponseStartTimeout: time.Minute, IdleTimeout: time.Minute},
@@ -228,6 +229,16 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 				if allocs > 0 {
 					t.Errorf("%s: %v allocations", name, allocs)
 				}
+			}
+			w.rests(`{"host":"hello.example.com","to":[{"rev":"rev"}]}`)
+			for name, request := range requests {
+				if allocs := forwardtest.Allocations(t, w.url[len("http://"):], request); allocs > 0 {
+					t.Errorf("%s, where hosts rest: %v allocations", name, allocs)
+				}
+			}
+			request := "GET /x HTTP/1.1\r\nHost: hello.example.com\r\nEbb-Resting: external\r\n\r\n"
+			if allocs := forwardtest.Allocations(t, w.url[len("http://"):], request); allocs > 0 {
+				t.Errorf("for a host that rests: %v allocations", allocs)
 			}
 		})
 	}

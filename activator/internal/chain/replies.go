@@ -26,6 +26,12 @@ func (h *Handler) probe(r *forward.Request) (forward.Reply, bool) {
 		return forward.Reply{}, false
 	case wire.ProbeIngress:
 		hash := r.Header(wire.HeaderNetworkHash)
+		if from := h.led(r); hash == "" && from != "" {
+			var ok bool
+			if hash, ok = h.follows(r.Host(), from); !ok {
+				return unknown("no plan is followed for the host"), true
+			}
+		}
 		if hash == "" {
 			return forward.Reply{Status: 400, Body: "a probe without " + wire.HeaderNetworkHash}, true
 		}

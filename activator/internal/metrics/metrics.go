@@ -14,6 +14,7 @@ import (
 	"ebb.dev/ebb/activator/internal/announce"
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/forward"
 )
@@ -29,6 +30,8 @@ type Sources struct {
 	Evicted  func() int64 // client connections
 	// Untrusted counts pods whose certificate was not believed.
 	Untrusted *atomic.Int64
+	Plans     *plans.Table
+	Unknown   *plans.Room
 }
 
 // The names of contract section 6.5 in Prometheus' spelling, with the labels that OpenTelemetry's
@@ -59,6 +62,8 @@ var (
 	panics         = describe("ebb_activator_panics_total", "Panics that were caught; the log has the stack.")
 	evicted        = describe("ebb_activator_evicted_connections_total", "Client connections that were closed to make room for new ones.")
 	untrusted      = describe("ebb_activator_untrusted_pods_total", "Connections to pods that were given up because of the pod's certificate.")
+	knownPlans     = describe("ebb_activator_plans", "Routes with hosts that activators choose revisions for.")
+	unknown        = describe("ebb_activator_unknown_hosts_total", "Requests that a gateway led here for a host whose plan, or its revision, is not known: 404.")
 	announcements  = describe("ebb_activator_announcements_total", "Announcements of pods, by what became of them.", "outcome")
 )
 
@@ -68,7 +73,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, notComplete, held, refused, pages, fallbacks, notWoken, turnedAway, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, announcements} {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, notComplete, held, refused, pages, fallbacks, notWoken, turnedAway, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, knownPlans, unknown, announcements} {
 		out <- d
 	}
 }
@@ -95,6 +100,8 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	count(panics, s.Panics())
 	count(evicted, s.Evicted())
 	count(untrusted, s.Untrusted.Load())
+	gauge(knownPlans, float64(s.Plans.Len()))
+	count(unknown, s.Unknown.Answered.Load())
 	for outcome, n := range map[string]int64{
 		"taken": s.Announce.Taken.Load(), "stale": s.Announce.Stale.Load(), "slot_free": s.Announce.SlotsFree.Load(),
 		"slot_declined": s.Announce.SlotsDeclined.Load(), "unauthorized": s.Announce.Unauthorized.Load(),

@@ -1,7 +1,8 @@
-// Package watch tells the backends what Kubernetes says.
+// Package watch tells the backends and the plans what Kubernetes says.
 //
-// Owns: the informers. Reads: Revisions, EndpointSlices of private Services. Writes: the backends
-// table. Never: does anything in an informer callback that could wait.
+// Owns: the informers. Reads: Revisions, EndpointSlices of private Services, the plans in the
+// status of Routes. Writes: the tables of backends and plans. Never: does anything in an informer
+// callback that could wait; watches Routes where no gateway leads requests by their hosts alone.
 package watch
 
 import (
@@ -18,22 +19,26 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/api/client/informers/externalversions"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
 )
 
-// Watch fills a table.
+// Watch fills the tables.
 type Watch struct {
 	Kube     kubernetes.Interface
 	Ebb      versioned.Interface
 	Table    *backends.Table
+	Plans    *plans.Table
+	System   string // Ebb's namespace
 	Settings *settings.Store
 	Log      *slog.Logger
 
-	// Known is closed when everything that existed at the start is in the table.
+	// Known is closed when everything that existed at the start is in the tables.
 	Known chan struct{}
 	// order is held from reading a Revision in the informer's store until the table has it, so that
 	// a re-reading of all never overwrites news with what it read before them.
@@ -62,11 +67,35 @@ func (w *Watch) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	resting := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(w.System), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.LabelSelector = discoveryv1.LabelServiceName + "=" + plan.Resting
+	}))
+	needed, restingSynced, err := plansNeeded(resting.Discovery().V1().EndpointSlices().Informer())
+	if err != nil {
+		return err
+	}
+	planned := externalversions.NewSharedInformerFactory(w.Ebb, 0)
+	followPlans, err := w.plans(planned)
+	if err != nil {
+		return err
+	}
 	ours.Start(ctx.Done())
 	sliced.Start(ctx.Done())
+	resting.Start(ctx.Done())
 	defer ours.Shutdown()
 	defer sliced.Shutdown()
-	if cache.WaitForCacheSync(ctx.Done(), revisionsSynced, slicesSynced) {
+	defer resting.Shutdown()
+	defer planned.Shutdown()
+	var group sync.WaitGroup
+	defer group.Wait()
+	known := cache.WaitForCacheSync(ctx.Done(), revisionsSynced, slicesSynced, restingSynced)
+	select {
+	case <-needed:
+		needed = nil
+		known = known && followPlans(ctx)
+	default:
+	}
+	if known {
 		close(w.Known)
 		w.Log.Info("the cluster's revisions and their pods are known", "revisions", len(revisions.GetStore().ListKeys()))
 	}
@@ -77,6 +106,9 @@ func (w *Watch) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-needed:
+			needed = nil
+			group.Go(func() { followPlans(ctx) })
 		case now := <-ticker.C:
 			w.Table.Sweep(now)
 		case <-replaced:

@@ -16,11 +16,14 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/api/client/versioned/fake"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 func number(n int64) *int64 { return &n }
@@ -159,15 +162,74 @@ func TestEndpointsOf(t *testing.T) {
 	}
 }
 
+// route is a Route that leads to a revision, and has more than its plan.
+func route(to string) *servingv1.Route {
+	r := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hello", UID: "u", Labels: map[string]string{"other": "x"},
+		Annotations: map[string]string{"other": "x"}, CreationTimestamp: metav1.Unix(7, 0)}}
+	r.Status.Annotations = map[string]string{"other": "x",
+		names.PlanAnnotation: `{"uid":"u","hash":"0123456789abcdef","targets":[{"to":[{"rev":"` + to + `"}]}]}`}
+	return r
+}
+
+// There is a Route for each service of the cluster.
+func TestOnlyThePlanOfARouteIsKept(t *testing.T) {
+	o, err := transformRoute(route("rev"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := o.(*servingv1.Route)
+	if len(kept.Labels)+len(kept.Annotations) > 0 || len(kept.Status.Annotations) != 1 || kept.UID != "u" || kept.CreationTimestamp.Unix() != 7 {
+		t.Errorf("kept %+v", kept)
+	}
+}
+
+// resting is the EndpointSlice to which gateways lead requests for hosts that rest.
+func resting() *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "knative-serving", Name: plan.Resting,
+		Labels: map[string]string{discoveryv1.LabelServiceName: plan.Resting}}}
+}
+
+// Where no host rests, nobody needs the Routes of the cluster.
+func TestRoutesAreWatchedOnceAHostMayRest(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ebb, kube := fake.NewSimpleClientset(route("rev")), kubefake.NewClientset()
+	slices := apiservertest.Watches(t, kube)
+	w := &Watch{Kube: kube, Ebb: ebb, Table: backends.NewTable(nil), Plans: plans.NewTable("cluster.local"), System: "knative-serving",
+		Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	<-w.Known
+	slices(2)
+	for _, action := range ebb.Actions() {
+		if action.GetResource().Resource == "routes" {
+			t.Errorf("before, there is a %s of routes", action.GetVerb())
+		}
+	}
+	if w.Plans.Followed() || w.Plans.Len() > 0 {
+		t.Error("plans are followed before")
+	}
+	if _, err := kube.DiscoveryV1().EndpointSlices("knative-serving").Create(ctx, resting(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "plans are followed", w.Plans.Followed)
+	if w.Plans.Find("hello.ns", plan.ClusterLocal) == nil {
+		t.Error("the plan is not known")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTheTableFollowsTheCluster(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	ebb, kube := fake.NewSimpleClientset(revision(nil)), kubefake.NewClientset(slice(true))
+	ebb, kube := fake.NewSimpleClientset(revision(nil), route("rev")), kubefake.NewClientset(slice(true), resting())
 	revisions, slices := apiservertest.Watches(t, ebb), apiservertest.Watches(t, kube)
 	budget := hold.NewBudget(hold.Bounds{})
 	table := backends.NewTable(func(_ backends.Key, info *backends.Info) *hold.Queue {
 		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{})
 	})
-	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
+	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Plans: plans.NewTable("cluster.local"), System: "knative-serving", Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	key := backends.Key{Namespace: "ns", Name: "rev"}
@@ -185,12 +247,34 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 		}
 	}
 	<-w.Known
-	revisions(1)
-	slices(1)
+	revisions(2) // and Routes
+	slices(2)
 	r := table.Get(key)
 	if r == nil || len(r.Snapshot().Pods) != 1 {
 		t.Fatalf("after the first reading: %+v", r)
 	}
+	leads := func(to string) func() bool {
+		return func() bool {
+			found := w.Plans.Find("hello.ns", plan.ClusterLocal)
+			return found == nil && to == "" || found != nil && found.Plan.Targets[0].Rules[0].Backends[0].Service == to
+		}
+	}
+	if !leads("rev")() || !w.Plans.Followed() {
+		t.Fatal("the plan is not known after the first reading")
+	}
+	if _, err := ebb.ServingV1().Routes("ns").UpdateStatus(ctx, route("rev-2"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("the next plan is known", leads("rev-2"))
+	broken := route("rev-3")
+	broken.Status.Annotations[names.PlanAnnotation] += "x"
+	if _, err := ebb.ServingV1().Routes("ns").UpdateStatus(ctx, broken, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ebb.ServingV1().Routes("ns").Delete(ctx, "hello", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("the plan is gone", leads(""))
 	failed := revision(func(r *servingv1.Revision) {
 		r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionFalse, Reason: "ExitCode1"}}
 	})
