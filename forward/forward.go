@@ -146,6 +146,7 @@ type Result struct {
 	FirstByte     time.Duration
 	Duration      time.Duration // since Request.Started, until the client had its end
 	Parted        time.Duration // for so long the upstream then went on with the request
+	Marked        bool          // by Server.Stripped, for a field of the answer
 	Upgraded      bool
 	Retried       bool
 }
@@ -194,11 +195,13 @@ type Server struct {
 	// goroutine. The request gets 500, or its connection is closed, and the process continues. If
 	// it is not set, the process ends.
 	OnPanic func(value any, stack []byte)
-	// StripResponse names header fields that are removed from the answers of upstreams.
+	// StripResponse names fields that are removed from the answers of upstreams: from their heads,
+	// and over HTTP/2 from their trailers. Over HTTP/1.1, trailers are passed on as they come.
 	StripResponse []string
 	// Stripped, if set, is called with each field that is removed, on the goroutine of the
-	// exchange. The strings are valid during the call only.
-	Stripped func(name, value string)
+	// exchange. The strings are valid during the call only. If it returns true for one, so is
+	// Result.Marked.
+	Stripped func(name, value string) (mark bool)
 	// TLS, if set, makes ServeTLS possible. Its GetCertificate is called for every handshake.
 	TLS *tls.Config
 
@@ -308,13 +311,13 @@ func (s *Server) replyTo(e *exchange.Ending, r *Request) Reply {
 	return s.failureReply(e.Err)
 }
 
-// strips reports whether a field is removed from the answers of upstreams, and shows it to
-// Stripped.
-func (s *Server) strips(name, value string) bool {
+// strips reports whether a field is removed from the answer of an upstream, shows it to Stripped,
+// and notes what that says.
+func (s *Server) strips(res *Result, name, value string) bool {
 	for _, field := range s.StripResponse {
 		if sameName(name, field) {
-			if s.Stripped != nil {
-				s.Stripped(name, value)
+			if s.Stripped != nil && s.Stripped(name, value) {
+				res.Marked = true
 			}
 			return true
 		}

@@ -3,6 +3,7 @@ package forward
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -157,7 +158,8 @@ func (x *h2exchange) responseTrailers(h *h2half, fields []hpack.HeaderField, b *
 	default:
 		ended := false
 		x.res.GRPC = grpcStatus(fields)
-		if fields = trailersOf(fields); len(fields) == 0 {
+		fields = slices.DeleteFunc(trailersOf(fields), func(f hpack.HeaderField) bool { return x.srv.srv.strips(&x.res, f.Name, f.Value) })
+		if len(fields) == 0 {
 			_, ended = x.down.c.send(&x.down, nil, true, h, b)
 		} else {
 			ended = x.down.c.trail(&x.down, fields, b)

@@ -9,6 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -39,6 +42,79 @@ func TestPassesRequestTrailersAndForgivesAnEmptyLine(t *testing.T) {
 	got := answerOf(t, addr, "\r\nPOST /p HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n5\r\nhello\r\n0\r\nX-T: v\r\n\r\n")
 	if !strings.HasSuffix(got, "trailer=v") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A field that is removed marks the request whose answer has it, and no other. Trailers of HTTP/1.1
+// are passed on.
+func TestARemovedFieldMarksItsRequest(t *testing.T) {
+	word := func(w http.ResponseWriter, r *http.Request) {
+		q, h := r.URL.Query(), w.Header()
+		if h["X-Word"] = q["early"]; q.Has("early") {
+			w.WriteHeader(http.StatusEarlyHints)
+		}
+		h["X-Word"] = q["head"]
+		io.WriteString(w, "body")
+		http.NewResponseController(w).Flush()
+		for _, name := range []string{"Word", "Other"} {
+			if values := q["trailer"+name]; len(values) > 0 {
+				h[http.TrailerPrefix+"X-"+name] = values
+			}
+		}
+	}
+	for protocol, via := range map[string]struct {
+		backend func(testing.TB, http.HandlerFunc) string
+		client  *http.Client
+		streams bool
+	}{"HTTP/1.1": {httpBackend, http.DefaultClient, false}, "HTTP/2": {h2cBackend, h2cClient(t), true}} {
+		addr, p := proxyTo(t, via.backend(t, word), func(s *Server, p *policy) {
+			s.StripResponse = []string{"X-Nothing", "x-word"}
+			s.Stripped = func(_, value string) bool { return value == "yes" }
+			p.done = make(chan Result, 1)
+		})
+		for _, row := range []struct {
+			behaviour, query string
+			marked           bool
+		}{
+			{"no word", "", false},
+			{"another word", "head=no", false},
+			{"the word in the head", "head=yes", true},
+			{"nothing is left of the request before", "", false},
+			{"one word of several", "head=no&head=yes&head=no", true},
+			{"before the answer", "early=yes", true},
+			{"in trailers", "trailerWord=yes", via.streams},
+			{"another word in trailers", "trailerWord=no", false},
+			{"in trailers, beside others", "trailerOther=1&trailerWord=yes&trailerOther=2", via.streams},
+		} {
+			var early []string
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+				early = append(early, h["X-Word"]...)
+				return nil
+			}})
+			req, _ := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/?"+row.query, nil)
+			resp, err := via.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || string(body) != "body" {
+				t.Errorf("%s, %s: got %q, %v", protocol, row.behaviour, body, err)
+			}
+			if res := <-p.done; res.Marked != row.marked || res.Cause != Completed {
+				t.Errorf("%s, %s: %+v", protocol, row.behaviour, res)
+			}
+			if seen := append(early, resp.Header["X-Word"]...); len(seen) > 0 {
+				t.Errorf("%s, %s: the client got %q", protocol, row.behaviour, seen)
+			}
+			sent := req.URL.Query()
+			if via.streams {
+				sent.Del("trailerWord")
+			}
+			if got := resp.Trailer; !slices.Equal(got["X-Word"], sent["trailerWord"]) || !slices.Equal(got["X-Other"], sent["trailerOther"]) {
+				t.Errorf("%s, %s: the client got the trailers %v", protocol, row.behaviour, got)
+			}
+		}
 	}
 }
 

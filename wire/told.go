@@ -18,6 +18,11 @@ const HeaderLoad = "Ebb-Load"
 // removes it where the revision's annotation busy-for allows it.
 const HeaderBusy = "Ebb-Busy"
 
+// HeaderFailed is the field of a response, or over HTTP/2 of its trailers, by which a user
+// container says "true" of an answer that is bad whatever its status says. A judge of rollouts
+// counts it as failed. Queue-proxy always removes it.
+const HeaderFailed = "Ebb-Failed"
+
 // MaxTold is how many metrics a user container may tell.
 const MaxTold = 4
 

@@ -23,7 +23,7 @@ const (
 //	of a tag, whose sender chose the revision                               nobody
 //	the client left, or its body is broken                                  nobody
 //	completed below 500, and with no gRPC status of faulty                  good
-//	completed otherwise                                                     program
+//	completed otherwise, or the program says so (wire.HeaderFailed)         program
 //	a timer fired                                                           program
 //	no or a broken response                                                 program
 //	the same, because of us, or no connection while the pod ends            nobody
@@ -33,7 +33,7 @@ func (c *Chain) blame(r *forward.Request, res *forward.Result, p *pass) blame {
 	}
 	switch res.Cause {
 	case forward.Completed:
-		if res.Status >= 500 || faulty(res.GRPC) {
+		if res.Status >= 500 || faulty(res.GRPC) || res.Marked {
 			return program
 		}
 		return good

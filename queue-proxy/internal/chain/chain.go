@@ -222,6 +222,9 @@ func (c *Chain) edit(r *forward.Request, p *pass) {
 	r.DelHeader(wire.HeaderProxyRequest)
 	r.DelHeader(wire.HeaderNetworkHash)
 	r.DelHeader(wire.HeaderDirectLB)
+	if r.HasHeader(wire.HeaderFailed) { // no client says it through a program that sends fields back
+		r.DelHeader(wire.HeaderFailed)
+	}
 	if c.Busy {
 		r.DelHeader(wire.HeaderBusy)
 	}

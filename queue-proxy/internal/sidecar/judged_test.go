@@ -40,6 +40,14 @@ func misbehaving(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Grpc-Status", r.URL.RawQuery)
 	case "/trailers-only":
 		w.Header().Set("Grpc-Status", r.URL.RawQuery)
+	case "/says":
+		w.Header().Set(wire.HeaderFailed, r.URL.RawQuery)
+	case "/ends-with":
+		io.WriteString(w, "x")
+		http.NewResponseController(w).Flush()
+		w.Header().Set(http.TrailerPrefix+wire.HeaderFailed, r.URL.RawQuery)
+	case "/sends-back":
+		w.Header()[wire.HeaderFailed] = r.Header[wire.HeaderFailed]
 	default:
 		status, _ := strconv.Atoi(r.URL.Path[1:])
 		w.WriteHeader(status)
@@ -84,10 +92,20 @@ func TestWhatTheProgramIsToBlameForIsCounted(t *testing.T) {
 		{"a request by a tag", h1, "/500", []string{wire.HeaderTag, "next"}, wire.Judged{}},
 		{"a tag that does not exist", h1, "/500", []string{wire.HeaderTag, "none", wire.HeaderDefaultRoute, "true"}, failed},
 		{"the Route's own host", h1, "/200", []string{wire.HeaderDefaultRoute, "true"}, good},
+		{"the program says that it failed", h1, "/says?true", nil, failed},
+		{"or, in its words", h1, "/says?True", nil, failed},
+		{"that it did not", h1, "/says?false", nil, good},
+		{"a client says so through the program", h1, "/sends-back", []string{wire.HeaderFailed, "true"}, good},
+		{"the program says so by a tag", h1, "/says?true", []string{wire.HeaderTag, "next"}, wire.Judged{}},
 		{"over HTTP/2", h2, "/200", nil, good},
 		{"an error over HTTP/2", h2, "/500", nil, failed},
 		{"a reset over HTTP/2", h2, "/reset", nil, failed},
 		{"no answer in time over HTTP/2", h2, "/hang", nil, failed},
+		{"the program says that it failed, over HTTP/2", h2, "/says?true", nil, failed},
+		{"that it did not, over HTTP/2", h2, "/says?false", nil, good},
+		{"a client says so through the program, over HTTP/2", h2, "/sends-back", []string{wire.HeaderFailed, "true"}, good},
+		{"the program says at the end that it failed", h2, "/ends-with?true", nil, failed},
+		{"at the end that it did not", h2, "/ends-with?false", nil, good},
 		{"gRPC: OK", h2, "/grpc?0", nil, good},
 		{"gRPC: CANCELLED", h2, "/grpc?1", nil, good},
 		{"gRPC: UNKNOWN", h2, "/grpc?2", nil, failed},
@@ -115,6 +133,9 @@ func TestWhatTheProgramIsToBlameForIsCounted(t *testing.T) {
 		if resp, err := c.client.Do(req); err == nil {
 			io.Copy(io.Discard, resp.Body)
 			resp.Body.Close()
+			if said := append(resp.Header[wire.HeaderFailed], resp.Trailer[wire.HeaderFailed]...); len(said) > 0 {
+				t.Errorf("%s: the client got %s: %q", c.name, wire.HeaderFailed, said)
+			}
 		}
 		now := r.judged()
 		if got := now.Since(&before); got != c.want {

@@ -179,7 +179,7 @@ func (s *Sidecar) build() error {
 	}
 	s.server = &forward.Server{
 		Handler: c, TimeoutReply: chain.TimeoutReply, FailureReply: chain.FailureReply,
-		StripResponse: []string{wire.HeaderRefused}, MaxStuckBytes: 16 << 20,
+		StripResponse: []string{wire.HeaderRefused, wire.HeaderFailed}, MaxStuckBytes: 16 << 20,
 		OnConnLimit: func(conns int) {
 			s.log.Warn("connection limit reached: a new connection has to wait", "connections", conns)
 		},

@@ -8,7 +8,7 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// hear takes what the container tells of its load, and that it is busy.
+// hear takes what the container tells of its load, that it is busy, and that an answer failed.
 func (s *Sidecar) hear() {
 	if len(s.cfg.Told) > 0 {
 		s.board = told.New(s.cfg.Told)
@@ -24,8 +24,10 @@ func (s *Sidecar) hear() {
 		}
 		s.server.StripResponse = append(s.server.StripResponse, wire.HeaderBusy)
 	}
-	s.server.Stripped = func(name, value string) {
+	s.server.Stripped = func(name, value string) (mark bool) {
 		switch {
+		case strings.EqualFold(name, wire.HeaderFailed):
+			return strings.EqualFold(value, "true")
 		case strings.EqualFold(name, wire.HeaderLoad):
 			s.board.Header(value, time.Now())
 		case strings.EqualFold(name, wire.HeaderBusy):
@@ -34,5 +36,6 @@ func (s *Sidecar) hear() {
 					"header", wire.HeaderBusy, "value", strings.Clone(value[:min(len(value), 40)]), "want", "a duration such as 90s, or 0")
 			}
 		}
+		return false
 	}
 }

@@ -79,6 +79,10 @@ func run(ctx context.Context, started time.Time) error {
 	if err != nil {
 		return err
 	}
+	votes, err := readVotes()
+	if err != nil {
+		return err
+	}
 	if delay > 0 {
 		select {
 		case <-ctx.Done():
@@ -109,7 +113,7 @@ func run(ctx context.Context, started time.Time) error {
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
 		Addr:              ":" + port,
-		Handler:           faults.around(newHandler(started, text, workers)),
+		Handler:           votes.around(faults.around(newHandler(started, text, workers))),
 		Protocols:         protocols,
 		ReadHeaderTimeout: 30 * time.Second,
 		ConnContext:       withConn,
