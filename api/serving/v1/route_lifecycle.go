@@ -2,6 +2,7 @@ package v1
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"knative.dev/pkg/apis"
@@ -163,6 +164,12 @@ func (rs *RouteStatus) MarkIngressRolloutJudged(reason string) {
 func (rs *RouteStatus) MarkIngressRolloutHeld(reason string) {
 	routeConditions().Manage(rs).MarkUnknown(RouteConditionIngressReady, ReasonRolloutInProgress,
 		"A gradual rollout of the latest revision(s) stands still: %s.", reason)
+}
+
+// RolloutHeld reports whether MarkIngressRolloutHeld was the last word about it.
+func (rs *RouteStatus) RolloutHeld() bool {
+	c := rs.GetCondition(RouteConditionIngressReady)
+	return c.GetReason() == ReasonRolloutInProgress && strings.HasPrefix(c.GetMessage(), "A gradual rollout of the latest revision(s) stands still")
 }
 
 // MarkWentBack says that requests go to an older Revision than the latest one, and why.

@@ -19,7 +19,7 @@ func Rollouts(w *reconcile.World) prometheus.Collector {
 type rollouts struct{ routes listers.RouteLister }
 
 var rolloutsOf = prometheus.NewDesc("ebb_rollouts",
-	"Routes whose requests move to the latest revision (state in_progress), and Routes whose latest revision went back (went_back).", []string{"k8s_namespace_name", "state"}, nil)
+	"Routes whose requests move to the latest revision (state in_progress), stand still on the way to it (held), or went back from it (went_back).", []string{"k8s_namespace_name", "state"}, nil)
 
 // Describe implements prometheus.Collector.
 func (r rollouts) Describe(out chan<- *prometheus.Desc) { out <- rolloutsOf }
@@ -30,7 +30,7 @@ func (r rollouts) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		return // caches do not fail
 	}
-	type states struct{ inProgress, wentBack int }
+	type states struct{ inProgress, held, wentBack int }
 	counts := map[string]*states{}
 	of := func(namespace string) *states {
 		if counts[namespace] == nil {
@@ -45,12 +45,15 @@ func (r rollouts) Collect(out chan<- prometheus.Metric) {
 		switch {
 		case route.Status.GetCondition(servingv1.RouteConditionAllTrafficAssigned).GetReason() == servingv1.ReasonWentBack:
 			of(route.Namespace).wentBack++
+		case route.Status.RolloutHeld():
+			of(route.Namespace).held++
 		case route.Status.GetCondition(servingv1.RouteConditionIngressReady).GetReason() == servingv1.ReasonRolloutInProgress:
 			of(route.Namespace).inProgress++
 		}
 	}
 	for namespace, n := range counts {
 		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n.inProgress), namespace, "in_progress")
+		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n.held), namespace, "held")
 		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n.wentBack), namespace, "went_back")
 	}
 }

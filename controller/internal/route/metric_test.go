@@ -26,6 +26,7 @@ func TestRolloutsAreCounted(t *testing.T) {
 		func(s *servingv1.RouteStatus) { s.MarkIngressReady() },
 		func(s *servingv1.RouteStatus) { s.MarkIngressRolloutInProgress() },
 		func(s *servingv1.RouteStatus) { s.MarkIngressRolloutJudged("nothing is wrong") },
+		func(s *servingv1.RouteStatus) { s.MarkIngressRolloutHeld("one client fails") },
 		// The one before went back, and now this one is on its way back to an older one.
 		func(s *servingv1.RouteStatus) { s.MarkIngressRolloutInProgress(); s.MarkWentBack("b", "a", "why") },
 	} {
@@ -40,10 +41,12 @@ func TestRolloutsAreCounted(t *testing.T) {
 	add(&servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "none", Name: "without"}})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(rollouts{listers.NewRouteLister(index)})
-	want := `# HELP ebb_rollouts Routes whose requests move to the latest revision (state in_progress), and Routes whose latest revision went back (went_back).
+	want := `# HELP ebb_rollouts Routes whose requests move to the latest revision (state in_progress), stand still on the way to it (held), or went back from it (went_back).
 # TYPE ebb_rollouts gauge
+ebb_rollouts{k8s_namespace_name="calm",state="held"} 0
 ebb_rollouts{k8s_namespace_name="calm",state="in_progress"} 0
 ebb_rollouts{k8s_namespace_name="calm",state="went_back"} 0
+ebb_rollouts{k8s_namespace_name="ns",state="held"} 1
 ebb_rollouts{k8s_namespace_name="ns",state="in_progress"} 2
 ebb_rollouts{k8s_namespace_name="ns",state="went_back"} 1
 `
