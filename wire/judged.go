@@ -10,6 +10,15 @@ import (
 // does not know it answers without.
 const QueryJudged = "judged"
 
+// HeaderSenders, with any value, asks for Judged.Senders beside QueryJudged. A queue-proxy that
+// does not know it answers without. An autoscaler that does not know them takes no answer of that
+// length, and does not send it.
+const HeaderSenders = "Ebb-Senders"
+
+// SenderDrawers is how many drawers there are for senders of requests. Which one a sender has is a
+// hash of its address, the same in each pod of each revision.
+const SenderDrawers = 16
+
 // judgedWrap is where each count of Judged begins anew on the wire, so that it takes at most three
 // bytes. It divides 2^32, where counts begin anew in memory.
 const judgedWrap = maxCount + 1
@@ -22,7 +31,13 @@ type Judged struct {
 	// Latency is of those of a pod that was warm, from when the program got the request to the end
 	// of its response.
 	Latency Latency
+	// Senders are Good and Failed by drawers, as far as senders are known: queue-proxy looks for
+	// them only while a judge asks, and in its first seconds.
+	Senders [SenderDrawers]Sender
 }
+
+// Sender counts the requests of the senders that have one drawer.
+type Sender struct{ Good, Failed uint32 }
 
 // Since returns what was counted since an earlier report of the same process.
 func (j *Judged) Since(before *Judged) Judged {
@@ -30,13 +45,17 @@ func (j *Judged) Since(before *Judged) Judged {
 	for i := range d.Latency {
 		d.Latency[i] = wrapped(j.Latency[i] - before.Latency[i])
 	}
+	for i, s := range j.Senders {
+		d.Senders[i] = Sender{wrapped(s.Good - before.Senders[i].Good), wrapped(s.Failed - before.Senders[i].Failed)}
+	}
 	return d
 }
 
 func wrapped(n uint32) uint32 { return n % judgedWrap }
 
-// Append appends the field of a Stat: Good, Failed, the first bucket of Latency that is not empty,
-// and the counts from there to the last one.
+// Append appends the fields of a Stat. One is Good, Failed, the first bucket of Latency that is not
+// empty, and the counts from there to the last one. The other one, if there is anything, is Good
+// and Failed of each drawer.
 func (j *Judged) Append(data []byte) []byte {
 	var space [3 + 3 + 1 + 3*LatencyBuckets]byte
 	text := binary.AppendUvarint(space[:0], uint64(wrapped(j.Good)))
@@ -53,7 +72,31 @@ func (j *Judged) Append(data []byte) []byte {
 		}
 		text = appendCounts(text, counts[first:])
 	}
-	return protobuf.AppendBytes(data, statJudged, text)
+	data = protobuf.AppendBytes(data, statJudged, text)
+	var senders [2 * SenderDrawers]uint32
+	for i, s := range j.Senders {
+		senders[2*i], senders[2*i+1] = wrapped(s.Good), wrapped(s.Failed)
+	}
+	if text = appendCounts(space[:0], senders[:]); len(text) > 0 {
+		data = protobuf.AppendBytes(data, statSenders, text)
+	}
+	return data
+}
+
+// readSenders takes the other field.
+func readSenders(value protobuf.Field) (all [SenderDrawers]Sender, err error) {
+	text, err := value.Bytes()
+	if err != nil {
+		return all, err
+	}
+	var senders [2 * SenderDrawers]uint32
+	if err := readCounts(text, senders[:]); err != nil {
+		return all, err
+	}
+	for i := range all {
+		all[i] = Sender{senders[2*i], senders[2*i+1]}
+	}
+	return all, nil
 }
 
 // read takes the field of a Stat.

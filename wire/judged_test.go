@@ -16,6 +16,9 @@ func TestJudgedSurvivesItsEncoding(t *testing.T) {
 		for range random.IntN(50) {
 			in.Latency.Add(time.Duration(random.Int64N(1 << random.IntN(41))))
 		}
+		for range random.IntN(3) {
+			in.Senders[random.IntN(SenderDrawers)] = Sender{random.Uint32N(judgedWrap), random.Uint32N(3)}
+		}
 		out, err := DecodeStat("", Stat{PodName: "p", Judged: in}.Append(nil))
 		if err != nil {
 			t.Fatal(err)
@@ -46,8 +49,22 @@ func TestJudgedThatCannotBeIsRefused(t *testing.T) {
 			t.Errorf("%s: got %+v", name, stat.Judged)
 		}
 	}
-	if stat, err := DecodeStat("", protobuf.AppendUint(nil, statJudged, 1)); err == nil {
-		t.Errorf("a number for a text: got %+v", stat.Judged)
+	for _, field := range []int{statJudged, statSenders} {
+		if stat, err := DecodeStat("", protobuf.AppendUint(nil, field, 1)); err == nil {
+			t.Errorf("a number for a text: got %+v", stat.Judged)
+		}
+	}
+	for name, data := range map[string][]byte{
+		"a count without its end":     {1, 0x80},
+		"more drawers than there are": make([]byte, 2*SenderDrawers+1),
+	} {
+		if stat, err := DecodeStat("", protobuf.AppendBytes((&Judged{}).Append(nil), statSenders, data)); err == nil {
+			t.Errorf("senders: %s: got %+v", name, stat.Judged)
+		}
+	}
+	// Senders of nothing are nothing, and do not look as if something was judged.
+	if stat, err := DecodeStat("", protobuf.AppendBytes(nil, statSenders, []byte{1})); err != nil || stat.Judged != nil {
+		t.Errorf("senders alone: %+v, %v", stat.Judged, err)
 	}
 }
 
@@ -61,17 +78,21 @@ func TestTheDifferenceOfTwoReportsIsWhatCameBetween(t *testing.T) {
 		}
 		return s.Judged
 	}
-	came := Judged{Good: 5, Failed: 1, Latency: Latency{3: 4, 40: 2}}
+	came := Judged{Good: 5, Failed: 1, Latency: Latency{3: 4, 40: 2}, Senders: [SenderDrawers]Sender{0: {4, 0}, 15: {1, 1}}}
 	for name, counted := range map[string]Judged{
 		"at first":            {},
-		"at the wrap":         {Good: judgedWrap - 2, Failed: 7, Latency: Latency{3: judgedWrap - 1}},
-		"at the memory's end": {Good: math.MaxUint32 - 1, Failed: math.MaxUint32, Latency: Latency{3: math.MaxUint32 - 3}},
+		"at the wrap":         {Good: judgedWrap - 2, Failed: 7, Latency: Latency{3: judgedWrap - 1}, Senders: [SenderDrawers]Sender{0: {judgedWrap - 1, 0}, 15: {3, judgedWrap - 1}}},
+		"at the memory's end": {Good: math.MaxUint32 - 1, Failed: math.MaxUint32, Latency: Latency{3: math.MaxUint32 - 3}, Senders: [SenderDrawers]Sender{0: {math.MaxUint32, 7}, 15: {math.MaxUint32, math.MaxUint32}}},
 	} {
 		before := told(counted)
 		counted.Good += came.Good
 		counted.Failed += came.Failed
 		for i, n := range came.Latency {
 			counted.Latency[i] += n
+		}
+		for i, s := range came.Senders {
+			counted.Senders[i].Good += s.Good
+			counted.Senders[i].Failed += s.Failed
 		}
 		now := told(counted)
 		if got := now.Since(before); got != came {
@@ -84,9 +105,17 @@ func TestTheDifferenceOfTwoReportsIsWhatCameBetween(t *testing.T) {
 }
 
 func TestAStatWithJudgedFitsItsLimit(t *testing.T) {
-	j := Judged{Good: judgedWrap - 1, Failed: judgedWrap - 1}
+	const most = judgedWrap - 1
+	j := Judged{Good: most, Failed: most}
 	for i := range j.Latency {
-		j.Latency[i] = judgedWrap - 1
+		j.Latency[i] = most
+	}
+	// An autoscaler that asks for no senders may be older, and take no more than this.
+	if n := len(j.Append(nil)); n > 144 {
+		t.Errorf("%d bytes without senders are more than 144", n)
+	}
+	for i := range j.Senders {
+		j.Senders[i] = Sender{most, most}
 	}
 	if n := len(j.Append(nil)); n > MaxAnswerBytes-MaxStatBytes {
 		t.Errorf("%d bytes are more than %d", n, MaxAnswerBytes-MaxStatBytes)

@@ -11,8 +11,8 @@ import (
 // ten for each told metric.
 const MaxStatBytes = 336 + 10*MaxTold
 
-// MaxAnswerBytes bounds a Stat with Judged, which has at most 144 bytes.
-const MaxAnswerBytes = MaxStatBytes + 144
+// MaxAnswerBytes bounds a Stat with Judged, which has at most 144 bytes, and 100 for its senders.
+const MaxAnswerBytes = MaxStatBytes + 144 + 100
 
 // Bounds of a POST to PathStats. An activator reports many revisions at once, a pod its own only.
 const (
@@ -100,6 +100,7 @@ const (
 	statRefused                  = 23
 	statJudged                   = 24
 	statBusy                     = 25
+	statSenders                  = 26
 	statTold                     = 32 // and up, one for each of MaxTold
 
 	messageNamespace = 1
@@ -141,6 +142,7 @@ func (s Stat) Append(data []byte) []byte {
 // can count them.
 func DecodeStat(pod string, data []byte) (Stat, error) {
 	var s Stat
+	var senders [SenderDrawers]Sender
 	err := protobuf.Fields(data, func(number int, value protobuf.Field) error {
 		switch number {
 		case statPodName:
@@ -185,6 +187,10 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 		case statJudged:
 			s.Judged = &Judged{}
 			return s.Judged.read(value)
+		case statSenders:
+			var err error
+			senders, err = readSenders(value)
+			return err
 		}
 		if place := number - statTold; place >= 0 && place < MaxTold {
 			return s.Told.decode(place, value)
@@ -193,6 +199,9 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 	})
 	if err != nil {
 		return Stat{}, fmt.Errorf("decode stat: %w", err)
+	}
+	if s.Judged != nil {
+		s.Judged.Senders = senders
 	}
 	return s, nil
 }

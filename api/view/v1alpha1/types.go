@@ -128,6 +128,10 @@ type Second struct {
 	// first ten seconds are not in them.
 	FirstBucket int      `json:"firstBucket,omitempty"`
 	Buckets     []uint64 `json:"buckets,omitempty"`
+	// Senders are the good and the failed requests by 16 drawers, of which the sender of a request
+	// has one by a hash of its address. Empty ones at the end are left out, and requests whose
+	// sender is not known.
+	Senders [][2]uint64 `json:"senders,omitempty"`
 }
 
 // Latency returns the counts of all buckets.

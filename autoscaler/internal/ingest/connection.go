@@ -152,7 +152,8 @@ func (c *connection) send(deadline time.Time, judged bool) error {
 	}
 	request := c.request
 	if judged {
-		request = slices.Concat([]byte(target), []byte("?"+wire.QueryJudged), request[len(target):])
+		request = slices.Concat([]byte(target), []byte("?"+wire.QueryJudged), request[len(target):len(request)-len("\r\n")],
+			[]byte(wire.HeaderSenders+": true\r\n\r\n"))
 	}
 	_, err := c.Write(request)
 	return err

@@ -195,6 +195,9 @@ func TestAJudgeAsksForMore(t *testing.T) {
 			if r.URL.RawQuery == wire.QueryJudged {
 				s.Judged = judged
 			}
+			if asks := r.Header.Get(wire.HeaderSenders) != ""; asks != (r.URL.RawQuery == wire.QueryJudged) {
+				t.Errorf("asked for senders: %v, with the query %q", asks, r.URL.RawQuery)
+			}
 			stat(s)(w, r)
 		}
 	}

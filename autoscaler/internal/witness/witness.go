@@ -199,6 +199,7 @@ func (one *revision) news(s *wire.Stat, now time.Time) (d wire.Judged) {
 type counts struct {
 	good, failed uint64
 	latency      [wire.LatencyBuckets]uint64
+	senders      [wire.SenderDrawers][2]uint64
 }
 
 func (c *counts) add(j wire.Judged) {
@@ -207,9 +208,13 @@ func (c *counts) add(j wire.Judged) {
 	for i, n := range j.Latency {
 		c.latency[i] += uint64(n)
 	}
+	for i, s := range j.Senders {
+		c.senders[i][0] += uint64(s.Good)
+		c.senders[i][1] += uint64(s.Failed)
+	}
 }
 
-// second leaves out the empty buckets at both ends.
+// second leaves out the empty buckets at both ends, and the empty drawers at the end.
 func (c *counts) second(at time.Time) v1alpha1.Second {
 	s := v1alpha1.Second{At: at.UTC(), Good: c.good, Failed: c.failed}
 	first, last := 0, len(c.latency)
@@ -222,5 +227,10 @@ func (c *counts) second(at time.Time) v1alpha1.Second {
 	if first < last {
 		s.FirstBucket, s.Buckets = first, slices.Clone(c.latency[first:last])
 	}
+	drawers := len(c.senders)
+	for drawers > 0 && c.senders[drawers-1] == [2]uint64{} {
+		drawers--
+	}
+	s.Senders = append(s.Senders, c.senders[:drawers]...)
 	return s
 }

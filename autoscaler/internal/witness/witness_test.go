@@ -190,3 +190,27 @@ func TestTimesAndStartsAreTold(t *testing.T) {
 		t.Errorf("a pod has been starting for %v s", j.StartingSeconds)
 	}
 }
+
+// What pods say of senders is added by drawer.
+func TestSendersAreTold(t *testing.T) {
+	p := newPlay()
+	p.pods = []string{"a", "b", "older"}
+	p.Watch(key)
+	for uptime := range 2 {
+		for i, pod := range p.pods {
+			p.says(pod, float64(100+uptime), uint32(10*uptime), uint32(3*uptime))
+			if pod != "older" {
+				p.stats[pod].Judged.Senders[2+i] = wire.Sender{Good: 7}
+				p.stats[pod].Judged.Senders[5] = wire.Sender{Good: 1, Failed: uint32(3 * uptime)}
+			}
+		}
+		p.second()
+	}
+	last := p.Judged(key).Seconds[1]
+	if want := [][2]uint64{5: {0, 6}}; !slices.Equal(last.Senders, want) || last.Failed != 9 {
+		t.Errorf("got %+v, want %v", last, want)
+	}
+	if first := p.Judged(key).Seconds[0]; first.Senders != nil {
+		t.Errorf("before anything came: %v", first.Senders)
+	}
+}

@@ -142,7 +142,11 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 // Done implements forward.Handler.
 func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 	p := r.Data.(*pass)
-	c.Gate.leave(p, r.Started.Add(res.Duration+res.Parted), res, c.blame(r, res, p))
+	now, who, sender := r.Started.Add(res.Duration+res.Parted), c.blame(r, res, p), unknown
+	if who != nobody && c.Gate.isAsked(now) {
+		sender = drawerOf(r)
+	}
+	c.Gate.leave(p, now, res, who, sender)
 	if p.span != nil {
 		p.span.End(r, res, p.sent, otlp.String("kn.route.tag", routetag.Of(r)))
 	}

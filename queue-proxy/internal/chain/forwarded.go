@@ -51,7 +51,7 @@ func appendForwarded(b []byte, r *forward.Request) []byte {
 
 // isSix: IPv6 addresses are bracketed (RFC 7239 section 6).
 func isSix(address string) bool {
-	if strings.IndexByte(address, ':') < 0 { // an error of ParseAddr would cost an allocation
+	if strings.Count(address, ":") < 2 { // no, or one before a port; an error of ParseAddr would cost an allocation
 		return false
 	}
 	a, err := netip.ParseAddr(address)

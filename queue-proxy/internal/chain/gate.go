@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ebb.dev/ebb/forward"
@@ -21,6 +22,8 @@ type Gate struct {
 	pod      string
 	offer    func(caller string)
 	pressure chan struct{}
+	// asked is when a judge of rollouts last asked, in nanoseconds since 1970.
+	asked atomic.Int64
 
 	mu    sync.Mutex
 	limit limit.Limit
@@ -33,7 +36,7 @@ type Gate struct {
 // NewGate makes a Gate with so many slots (0: no limit). offer is called, on a goroutine of its
 // own, when a slot is kept for a refused caller.
 func NewGate(slots, maxWaiting int, maxBytes int64, pod string, now time.Time, offer func(caller string)) *Gate {
-	return &Gate{
+	g := &Gate{
 		pod:      pod,
 		offer:    offer,
 		pressure: make(chan struct{}, 1),
@@ -41,6 +44,9 @@ func NewGate(slots, maxWaiting int, maxBytes int64, pod string, now time.Time, o
 		turns:    turns.Turns{Keep: wire.TurnMilliseconds * time.Millisecond},
 		load:     stat.New(now),
 	}
+	// The first question about a new pod comes after its first requests.
+	g.asked.Store(now.UnixNano())
+	return g
 }
 
 // pass is one request's state between Admit and Done.
@@ -183,8 +189,9 @@ func (g *Gate) await(ctx context.Context, p *pass) bool {
 	return true
 }
 
-// leave ends a request, whatever became of it, and hands its slot on.
-func (g *Gate) leave(p *pass, now time.Time, res *forward.Result, who blame) {
+// leave ends a request, whatever became of it, and hands its slot on. sender is the drawer of its
+// sender, or unknown.
+func (g *Gate) leave(p *pass, now time.Time, res *forward.Result, who blame, sender int) {
 	if !p.inside {
 		return
 	}
@@ -193,6 +200,9 @@ func (g *Gate) leave(p *pass, now time.Time, res *forward.Result, who blame) {
 	g.load.End(p.proxied, res.Status, res.Duration)
 	if who != nobody {
 		g.load.Judge(p.sent, now.Add(-res.Parted).Sub(p.sent), who == program, !res.Upgraded)
+		if sender != unknown {
+			g.load.Sender(sender, who == program)
+		}
 	}
 	var next *limit.Waiter
 	if p.running {
@@ -294,8 +304,15 @@ func (g *Gate) Rising() bool {
 	return g.load.Rising()
 }
 
-// Judged is what a judge of rollouts counts.
+// asksFor is for how long after a question senders are looked for.
+const asksFor = 30 * time.Second
+
+// isAsked reports whether a judge of rollouts asks.
+func (g *Gate) isAsked(now time.Time) bool { return now.UnixNano()-g.asked.Load() < int64(asksFor) }
+
+// Judged is what a judge of rollouts counts, who asks for it.
 func (g *Gate) Judged() wire.Judged {
+	g.asked.Store(time.Now().UnixNano())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.load.Judged()

@@ -157,6 +157,81 @@ func TestWhatTheProgramIsToBlameForIsCounted(t *testing.T) {
 	}
 }
 
+// A sender is known by the last address, which the gateway wrote, whatever the client sends before
+// it.
+func TestASenderIsTheAddressThatTheGatewayWrote(t *testing.T) {
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/500" {
+			w.WriteHeader(500)
+		}
+	}, nil)
+	streams := &http.Transport{Protocols: new(http.Protocols)}
+	streams.Protocols.SetUnencryptedHTTP2(true)
+	defer streams.CloseIdleConnections()
+	drawer := func(client *http.Client, path string, fields ...string) int {
+		t.Helper()
+		before := r.judged()
+		req, _ := http.NewRequest("GET", r.url+path, nil)
+		for _, field := range fields {
+			req.Header.Add("X-Forwarded-For", field)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		now := r.judged()
+		came := now.Since(&before)
+		if came.Good+came.Failed != 1 {
+			t.Fatalf("%q counted as %+v", fields, came)
+		}
+		for i, s := range came.Senders {
+			if s == (wire.Sender{Good: came.Good, Failed: came.Failed}) {
+				return i
+			}
+		}
+		if came.Senders != [wire.SenderDrawers]wire.Sender{} {
+			t.Fatalf("%q counted as %+v", fields, came.Senders)
+		}
+		return -1
+	}
+	for name, client := range map[string]*http.Client{"HTTP/1.1": http.DefaultClient, "HTTP/2": {Transport: streams}} {
+		four, six := drawer(client, "/", "203.0.113.7"), drawer(client, "/", "2001:db8:1:2::1")
+		if four < 0 || six < 0 {
+			t.Fatalf("%s: %d and %d", name, four, six)
+		}
+		for _, c := range []struct {
+			behaviour string
+			fields    []string
+			want      int
+		}{
+			{"nobody says who", nil, -1},
+			{"what a client makes up stands before it", []string{"9.9.9.9, 1.2.3.4, 203.0.113.7"}, four},
+			{"or in a field before it", []string{"1.2.3.4", "5.6.7.8,203.0.113.7"}, four},
+			{"a port does not count", []string{"203.0.113.7:4711"}, four},
+			{"nor how the address is written", []string{"::ffff:203.0.113.7"}, four},
+			{"a client has 64 bits of its own", []string{"2001:db8:1:2:3:4:5:6"}, six},
+			{"with a port", []string{"[2001:db8:1:2::9]:443"}, six},
+			{"a name is no address", []string{"203.0.113.7, unknown"}, -1},
+			{"nor is nothing", []string{"203.0.113.7, "}, -1},
+		} {
+			if got := drawer(client, "/", c.fields...); got != c.want {
+				t.Errorf("%s, %s: drawer %d, want %d", name, c.behaviour, got, c.want)
+			}
+		}
+		if got := drawer(client, "/500", "203.0.113.7"); got != four {
+			t.Errorf("%s, an error: drawer %d, want %d", name, got, four)
+		}
+	}
+	used := map[int]bool{}
+	for i := range 64 {
+		used[drawer(http.DefaultClient, "/", fmt.Sprintf("198.51.100.%d", i))] = true
+	}
+	if len(used) < 12 || used[-1] {
+		t.Errorf("64 senders have the drawers %v", used)
+	}
+}
+
 // A program that accepts no connection fails, unless the pod ends.
 func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
 	r := startRig(t, hello, func(c *wire.Sidecar) {
@@ -227,6 +302,23 @@ func TestOnlyWhoAsksIsToldWhatIsJudged(t *testing.T) {
 		}
 		return s
 	}
+	senders := func(field string) [wire.SenderDrawers]wire.Sender {
+		req, _ := http.NewRequest("GET", fmt.Sprintf("http://127.0.0.1:%d%s?%s", portOf(t, r.sideAddr("load reports")), wire.PathMetrics, wire.QueryJudged), nil)
+		if field != "" {
+			req.Header.Set(wire.HeaderSenders, field)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		s, err := wire.DecodeStat("", body)
+		if err != nil || s.Judged == nil {
+			t.Fatalf("got %+v, %v", s, err)
+		}
+		return s.Judged.Senders
+	}
 	eventually.True(t, "a period is reported", func() bool { return time.Now().UnixMilli()-scrape("").Timestamp > 10 })
 	for n := range uint32(3) {
 		if s := scrape("?" + wire.QueryJudged); s.Judged == nil || *s.Judged != (wire.Judged{Good: n}) {
@@ -237,5 +329,20 @@ func TestOnlyWhoAsksIsToldWhatIsJudged(t *testing.T) {
 	}
 	if s := scrape(""); s.Judged != nil {
 		t.Errorf("nobody asked for %+v", s.Judged)
+	}
+	req, _ := http.NewRequest("GET", r.url, nil)
+	req.Header.Set("X-Forwarded-For", "203.0.113.7")
+	if resp, err := http.DefaultClient.Do(req); err != nil {
+		t.Fatal(err)
+	} else {
+		resp.Body.Close()
+	}
+	r.judged()
+	none := [wire.SenderDrawers]wire.Sender{}
+	if got := senders(""); got != none {
+		t.Errorf("nobody asked for the senders %v", got)
+	}
+	if got := senders("true"); got == none {
+		t.Error("who asks for senders is told of none")
 	}
 }

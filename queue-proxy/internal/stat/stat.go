@@ -90,7 +90,17 @@ func (l *Load) Judge(sent time.Time, took time.Duration, failed, timed bool) {
 	}
 }
 
-// Judged is what Judge has noted since the process began.
+// Sender notes which drawer the sender of a request has that the judge of rollouts counts. It is
+// called besides Judge.
+func (l *Load) Sender(drawer int, failed bool) {
+	if failed {
+		l.judged.Senders[drawer].Failed++
+	} else {
+		l.judged.Senders[drawer].Good++
+	}
+}
+
+// Judged is what Judge and Sender have noted since the process began.
 func (l *Load) Judged() wire.Judged { return l.judged }
 
 // Refuse notes that the request, which arrived and leaves now, found the pod full.
