@@ -62,6 +62,8 @@ const (
 	// RuleUncompared: it fails more than its bound, and there is too little of the old one to tell
 	// whether that fails as much.
 	RuleUncompared = "uncompared"
+	// RuleSender: it fails more, and may do so for one sender only.
+	RuleSender = "sender"
 )
 
 // Decision is a verdict and what it was made of. Reason says it in words.
@@ -82,6 +84,10 @@ type Decision struct {
 	// Answered.
 	Requests uint64 `json:"requests,omitempty"`
 	Answered uint64 `json:"answered,omitempty"`
+	// Alone is how many have one drawer of the failed requests to the new revision since nothing
+	// spoke against it last, which are Lately, if that is the reason.
+	Alone  uint64 `json:"alone,omitempty"`
+	Lately uint64 `json:"lately,omitempty"`
 }
 
 // Doubt bounds the chance that a revision that is no worse than the old one ever looks as bad as
@@ -114,6 +120,9 @@ func (d *Decision) Reason() string {
 		return fmt.Sprintf("the new revision has answered %d of the %d requests that it needs at this step", d.Answered, d.Requests)
 	case d.Rule == RuleFine:
 		return fmt.Sprintf("%s; it fails at most %.3g %%", d.charge(), 100*d.Most())
+	case d.Rule == RuleSender:
+		return fmt.Sprintf("%s; %d of the last %d came from one of %d groups of clients, so it may be one client's doing",
+			d.charge(), d.Alone, d.Lately, wire.SenderDrawers)
 	case d.Rule == RuleUncompared:
 		return d.charge() + ", which is too little to compare with"
 	case d.Rule == RuleSuspicion:
@@ -135,6 +144,11 @@ func (d *Decision) charge() string {
 type Tally struct {
 	Requests uint64 `json:"requests,omitempty"`
 	Errors   uint64 `json:"errors,omitempty"`
+}
+
+func (t *Tally) add(o Tally) {
+	t.Requests += o.Requests
+	t.Errors += min(o.Errors, o.Requests)
 }
 
 func (t Tally) rate() float64 { return float64(t.Errors) / float64(max(1, t.Requests)) }
@@ -160,12 +174,16 @@ type Counts struct {
 	Tally
 	// Latency is of those that found a pod that was warm.
 	Latency wire.Latency `json:"latency,omitzero"`
+	// Senders are those whose sender is known, by its drawer.
+	Senders [wire.SenderDrawers]Tally `json:"senders,omitzero"`
 }
 
 func (c *Counts) add(o *Counts) {
-	c.Requests += o.Requests
-	c.Errors += min(o.Errors, o.Requests)
+	c.Tally.add(o.Tally)
 	c.Latency.Merge(&o.Latency)
+	for i, t := range o.Senders {
+		c.Senders[i].add(t)
+	}
 }
 
 // Input is what was seen since the last decision.
@@ -199,6 +217,8 @@ type State struct {
 	// than at the old revision.
 	Failing Wager `json:"failing,omitzero"`
 	Worse   Wager `json:"worse,omitzero"`
+	// Lately is what came since nothing spoke against the new revision last, by sender.
+	Lately Lately `json:"lately,omitzero"`
 	// Slower is the evidence of each quantile in the order of the guard.
 	Slower []Slow `json:"slower,omitempty"`
 	// Back is the decision to go back. There is no other one after it.
@@ -230,6 +250,7 @@ type Slow struct {
 //	seen                                                    verdict
 //	the decision was to go back                             go back
 //	more errors than the bound and than the old one         go back, with evidence of tests/FalseAlarms
+//	the same, and hardly any but those of one sender        wait
 //	a quantile that is too slow                             go back, with evidence of tests/FalseAlarms
 //	a pod that starts for too long, and none of the old one go back
 //	no figures for 10 s                                     wait
@@ -293,6 +314,9 @@ func (s State) weigh(g Guard, now time.Time) State {
 		if factors, ok := compared(old.Requests, old.Errors, fresh.Requests, fresh.Errors); ok {
 			s.Worse.bet(factors, now)
 		}
+		if s.Lately.add(old, fresh); s.failing() <= 1 {
+			s.Lately = Lately{}
+		}
 	}
 	for i, bound := range g.Slower {
 		s.Slower[i].weigh(bound, &s.Old.Latency, old, fresh, now)
@@ -353,11 +377,11 @@ func beyond(l *wire.Latency, bucket int) (all, above uint64) {
 
 func (s *State) judge(g Guard, in Input, now time.Time) Decision {
 	d := Decision{Rule: RuleFine, Evidence: 1, Old: s.Old.Tally, New: s.New.Tally, Bound: g.Starts}
-	s.accuse(g, &d)
 	silent, enough := now.Sub(s.Heard), float64(max(2, g.tests()))/FalseAlarms
+	alone := s.accuse(g, enough, &d)
 	slowStart := g.Starts > 0 && in.Told && in.NewStarts > g.Starts
 	switch {
-	case d.Evidence >= enough:
+	case d.Evidence >= enough && alone == 0:
 		d.Verdict, d.Rule = GoBack, d.Of
 	case slowStart && in.OldStarts <= g.Starts:
 		d.Verdict, d.Rule, d.For = GoBack, RuleStarts, in.NewStarts
@@ -365,6 +389,8 @@ func (s *State) judge(g Guard, in Input, now time.Time) Decision {
 		d.Verdict, d.Rule, d.For = Wait, RuleSilent, silent
 	case slowStart:
 		d.Verdict, d.Rule, d.For = Wait, RuleStarts, in.NewStarts
+	case alone > 0:
+		d.Verdict, d.Rule, d.Alone, d.Lately = Wait, RuleSender, alone, s.Lately.Errors
 	case d.Evidence >= suspicion:
 		d.Verdict, d.Rule = Wait, RuleSuspicion
 	case s.Failing.Value() >= enough && s.New.rate() > muchMore*s.Old.rate():
@@ -388,16 +414,28 @@ func (g Guard) tests() int {
 	return n
 }
 
-// accuse finds the heaviest charge. Who fails more must do so by both measures.
-func (s *State) accuse(g Guard, d *Decision) {
-	if g.Errors > 0 {
-		if e := min(s.Failing.Value(), s.Worse.Value()); e > d.Evidence {
-			d.Of, d.Evidence = RuleErrors, e
-		}
-	}
+// failing is the evidence that the new revision fails more. It must do so by both measures.
+func (s *State) failing() float64 { return min(s.Failing.Value(), s.Worse.Value()) }
+
+// accuse finds the heaviest charge. A charge that one sender may have made up yields to one that is
+// enough without it; if there is none, alone is how many of the failures that sender has.
+func (s *State) accuse(g Guard, enough float64, d *Decision) (alone uint64) {
 	for i, bound := range g.Slower {
 		if e := s.Slower[i].Wager.Value(); e > d.Evidence {
 			d.Of, d.Evidence, d.Times = "p"+short(bound.Quantile), e, s.Slower[i].Times
 		}
 	}
+	if g.Errors == 0 {
+		return 0
+	}
+	e := s.failing()
+	if e >= enough {
+		if alone = s.alone(g.Errors / 100); alone > 0 && d.Evidence >= enough {
+			return 0
+		}
+	}
+	if e > 1 && (e >= d.Evidence || alone > 0) {
+		d.Of, d.Evidence, d.Times = RuleErrors, e, Times{}
+	}
+	return alone
 }

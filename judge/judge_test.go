@@ -23,6 +23,7 @@ var epoch = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 //	                            what was seen until then: requests and, after the slash, errors
 //	at 5s ... old@20ms=89 old@200ms=1 new@30ms=10
 //	                            and how long they took
+//	at 5s ... new#3=10/1        and of which drawer their senders were, besides those without one
 //	at 5s ... last              the next step gives the new revision everything
 //	at 5s ... old-starts=70s new-starts=70s
 //	                            and for how long the slowest pod has been starting
@@ -35,7 +36,7 @@ func TestScenarios(t *testing.T) {
 		var s State
 		golden.File(t, file, golden.Blocks(text, func(commands string) string { return play(t, commands, &g, &s, seen) }))
 	})
-	for _, rule := range []string{RuleOff, RuleFine, RuleErrors, RuleStarts, RuleRequests, RuleStep, RuleSilent, RuleSuspicion, RuleUncompared, "p99"} {
+	for _, rule := range []string{RuleOff, RuleFine, RuleErrors, RuleStarts, RuleRequests, RuleStep, RuleSilent, RuleSuspicion, RuleUncompared, RuleSender, "p99"} {
 		if !seen[rule] {
 			t.Errorf("no scenario shows rule %s", rule)
 		}
@@ -84,6 +85,7 @@ func see(t *testing.T, in *Input, word string) {
 	t.Helper()
 	key, value, _ := strings.Cut(word, "=")
 	of, took, timed := strings.Cut(key, "@")
+	of, drawer, sent := strings.Cut(of, "#")
 	counts := map[string]*Counts{"old": &in.Old, "new": &in.New}[of]
 	switch {
 	case timed && counts != nil:
@@ -92,7 +94,11 @@ func see(t *testing.T, in *Input, word string) {
 		}
 	case counts != nil:
 		requests, errors, _ := strings.Cut(value, "/")
-		counts.Requests, counts.Errors = whole(t, requests), whole(t, errors)
+		tally := Tally{whole(t, requests), whole(t, errors)}
+		counts.Tally.add(tally)
+		if sent {
+			counts.Senders[whole(t, drawer)].add(tally)
+		}
 	case key == "percent":
 		in.Share = int(whole(t, value))
 	case key == "last":
@@ -164,6 +170,9 @@ func TestAnyOrderOfFigures(t *testing.T) {
 			for range r.IntN(3) {
 				c.Latency[r.IntN(len(c.Latency))] += uint32(some())
 			}
+			for range r.IntN(2) * r.IntN(4) {
+				c.Senders[r.IntN(len(c.Senders))] = Tally{some(), some()}
+			}
 			return c
 		}
 		for range 40 {
@@ -220,7 +229,7 @@ func TestAnyOrderOfFigures(t *testing.T) {
 			back = back || d.Verdict == GoBack
 		}
 	}
-	for _, rule := range []string{"go on fine", "wait silent", "wait suspicion", "wait uncompared", "wait starts", "wait requests", "wait step", "go back errors", "go back starts", "go back p99", "go back p50"} {
+	for _, rule := range []string{"go on fine", "wait silent", "wait suspicion", "wait uncompared", "wait sender", "wait starts", "wait requests", "wait step", "go back errors", "go back starts", "go back p99", "go back p50"} {
 		if reached[rule] < 3 {
 			t.Errorf("%q was reached %d times: %v", rule, reached[rule], reached)
 		}

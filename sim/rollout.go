@@ -21,7 +21,9 @@ const (
 	gatewaysFollow = time.Second
 	// rolloutMost is after which time a rollout counts as one that stands still.
 	rolloutMost = time.Hour
-	oldPods     = 10
+	// clientMost is the same if one client holds it up, who does so as long as it likes.
+	clientMost = 10 * time.Minute
+	oldPods    = 10
 )
 
 // traffic is a shape of load, and how requests fail whatever revision they come to.
@@ -34,6 +36,7 @@ type traffic struct {
 	// bursts makes failures come together: senders of nothing but bad requests, outages of what
 	// both revisions need, and pods that answer nothing for half a second.
 	bursts bool
+	blind  bool // nobody tells of senders
 }
 
 var traffics = []traffic{
@@ -60,6 +63,7 @@ type fault struct {
 	slowed   float64 // the share of its requests that take longer
 	slowness float64 // by what factor
 	from     int     // the second from which on something is wrong
+	client   float64 // so many more requests, for a part of those of all others, have one sender, and only the new one fails them
 }
 
 const usual = 0.001
@@ -74,6 +78,7 @@ var faults = []fault{
 	{name: "fails 2 % more", failing: usual, worse: 0.02},
 	{name: "3 times as long", failing: usual, slowed: 1, slowness: 3},
 	{name: "p99 3 times as long", failing: usual, slowed: 0.05, slowness: 7.3},
+	{name: "alike, fails one client", alike: true, failing: usual, client: 0.2},
 }
 
 // rolledOut is how one rollout ended.
@@ -105,15 +110,17 @@ type told struct {
 	now, next judge.Counts
 }
 
-func (t *told) end(failed bool, bucket uint8, late float64) {
+func (t *told) end(drawer int, failed bool, bucket uint8, late float64) {
 	c := &t.now
 	if late < t.phase {
 		c = &t.next
 	}
-	c.Requests++
 	c.Latency[bucket]++
-	if failed {
-		c.Errors++
+	for _, into := range []*judge.Tally{&c.Tally, &c.Senders[drawer]} {
+		into.Requests++
+		if failed {
+			into.Errors++
+		}
 	}
 }
 
@@ -135,12 +142,19 @@ func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8
 	split, _ = rollout.Observe(split, shape.takes, began.Add(gatewaysFollow))
 	var s judge.State
 	old, fresh := told{phase: r.Float64()}, told{phase: r.Float64()}
+	most := rolloutMost
+	if f.client > 0 {
+		most = clientMost
+	}
 	outage, stalled, stood := 0, 0.0, began
-	for second := 0; time.Duration(second)*time.Second < rolloutMost; second++ {
+	for second := 0; time.Duration(second)*time.Second < most; second++ {
 		now := began.Add(gatewaysFollow + time.Duration(second+1)*time.Second)
 		c := split.Configurations[0]
 		percent := c.Revisions[len(c.Revisions)-1].Percent
-		n, sick := poisson(r, shape.rate(second)), 0
+		n, sick, hostile := poisson(r, shape.rate(second)), 0, 0
+		if f.client > 0 {
+			hostile = poisson(r, f.client*shape.rate(second))
+		}
 		if shape.bursts {
 			if r.Float64() < 1.0/20 {
 				sick = 20 // requests of one sender
@@ -161,24 +175,32 @@ func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8
 		if outage > 0 {
 			breaks = 0.5
 		}
-		for i := range n + sick {
+		for i := range n + sick + hostile {
 			out.requests++
-			failed := i >= n || r.Float64() < breaks
+			ofSick, ofHostile := i >= n && i < n+sick, i >= n+sick
+			failed := ofSick || r.Float64() < breaks
 			chance := r.Uint64()
+			drawer := int(chance * 0x9E3779B97F4A7C15 >> 60) // many senders
+			switch {
+			case ofSick:
+				drawer = 1
+			case ofHostile:
+				drawer = 0
+			}
 			bucket, late := normal[chance%uint64(len(normal))], float64(chance>>44)/(1<<20)
 			if int64(chance>>12%100) >= percent {
-				old.end(failed || stalls > 0 && r.Float64() < stalls, bucket, late)
+				old.end(drawer, failed || stalls > 0 && r.Float64() < stalls, bucket, late)
 				continue
 			}
 			bad := f.worse > 0 && second >= f.from && r.Float64() < f.worse
-			failed = failed || bad || stalled > 0 && r.Float64() < stalled
+			failed = failed || bad || ofHostile || stalled > 0 && r.Float64() < stalled
 			if f.slowed > 0 && r.Float64() < f.slowed {
 				bucket, bad = slow[r.IntN(len(slow))], true
 			}
 			if bad {
 				out.bad++
 			}
-			fresh.end(failed, bucket, late)
+			fresh.end(drawer, failed, bucket, late)
 		}
 		// Steps come when they are due, or at the end of a wait.
 		after := split
@@ -189,6 +211,9 @@ func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8
 			after, _ = rollout.Advance(after, want, shape.takes, next)
 		}
 		in := judge.Input{Told: true, Share: int(percent), Last: !after.InProgress(), Old: old.close(), New: fresh.close()}
+		if shape.blind {
+			in.Old.Senders, in.New.Senders = [wire.SenderDrawers]judge.Tally{}, [wire.SenderDrawers]judge.Tally{}
+		}
 		var d judge.Decision
 		d, s = judge.Decide(g, s, in, now)
 		out.took = time.Duration(second+1) * time.Second
@@ -275,6 +300,10 @@ end of a second is told with the next one. The guard is the one word ` + "`on`" 
 
 By the proof at most %.1f %% of these go back, whatever fails, if the figures are of the same seconds. Here they are not quite. The judge
 stands still while evidence is too much to go on and too little to go back.
+
+Under *fails one client* the new revision fails all requests of one of many clients, which sends a fifth as many as all others. That may
+be an attack, so the rollout waits for a person, here for as long as ten minutes. Under *bursty* pods of the new revision stall besides,
+which fails requests of others, too.
 
 `
 

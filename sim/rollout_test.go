@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -20,6 +21,8 @@ func TestRolloutsAreJudged(t *testing.T) {
 	for _, k := range simulateRollouts(each, g, 2) {
 		back := k.count(rolledOut.wentBack)
 		switch {
+		case k.fault.client > 0:
+			// TestManySendersChangeNoRollout
 		case k.fault.alike:
 			alike += each
 			wrong += back
@@ -49,5 +52,47 @@ func TestTheReportOfRolloutsIsTheSameEachTime(t *testing.T) {
 	g, _ := judge.Parse("on")
 	if a, b := rolloutPage(simulateRollouts(3, g, 1), g), rolloutPage(simulateRollouts(3, g, 1), g); a != b {
 		t.Errorf("once\n%s\nand then\n%s", a, b)
+	}
+}
+
+// What is told of senders changes hardly any rollout that has many of them, and hardly any goes
+// back for one.
+func TestManySendersChangeNoRollout(t *testing.T) {
+	const each = 40
+	g, _ := judge.Parse("on")
+	normal := latencyTable(1)
+	differ, all, one, blind := 0, 0, 0, 0
+	for i, shape := range traffics {
+		for j, f := range faults {
+			slow, untold := latencyTable(f.slowness), shape
+			untold.blind = true
+			for k := range each {
+				play := func(shape traffic) rolledOut {
+					return rollOut(g, shape, f, &normal, &slow, rand.New(rand.NewPCG(7, uint64((i*100+j)*1000+k))))
+				}
+				a, b := play(shape), play(untold)
+				switch {
+				case f.client == 0:
+					all++
+					if a != b {
+						differ++
+						t.Logf("%s, %s: %+v, and %+v if nobody tells of senders", shape.name, f.name, a, b)
+					}
+				default:
+					if a.back {
+						one++
+					}
+					if b.back {
+						blind++
+					}
+				}
+			}
+		}
+	}
+	if differ*200 > all {
+		t.Errorf("%d of %d rollouts differ", differ, all)
+	}
+	if one*20 > each*len(traffics) || blind*2 < each*len(traffics) {
+		t.Errorf("of %d rollouts with one sender of failures %d go back, and %d if nobody tells of senders", each*len(traffics), one, blind)
 	}
 }

@@ -3,10 +3,17 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
+	"net"
+	neturl "net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"ebb.dev/ebb/test/internal/cluster"
@@ -123,6 +130,92 @@ func TestARolloutStandsStillWhileTheAutoscalerIsAway(t *testing.T) {
 	if err := prober.Stop().Err(300); err != nil {
 		t.Errorf("during the rollout: %v", err)
 	}
+}
+
+// "Somebody found a request that the new revision fails, and sent it until our release went back."
+// One client makes the rollout wait for a person. Several send it back.
+func TestOneClientStopsARolloutAndSendsNothingBack(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	manifest := func(env map[string]string) string {
+		return strings.Replace(guarded("choosy", "10m", env), "  annotations:\n", "  annotations:\n    serving.ebb.dev/rollout-steps: 30% 10m, 60%\n", 1)
+	}
+	url := s.ready("choosy", manifest(map[string]string{"TEXT": "one"}))
+	inside := "http://choosy." + s.namespace + ".svc.cluster.local/"
+	clients := s.clients(10)
+	ctx, cancel := context.WithCancel(s.ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	send := func(pod string, each time.Duration, query string) {
+		client := s.ClientOf(net.JoinHostPort(pod, "8080"), time.Minute)
+		s.Cleanup(client.CloseIdleConnections)
+		from := "http://" + pod + "/?fetch=" + neturl.QueryEscape(inside+query)
+		all.Go(func() {
+			for tick := time.NewTicker(each); ; {
+				select {
+				case <-ctx.Done():
+					tick.Stop()
+					return
+				case <-tick.C:
+					probe.Get(ctx, client, from)
+				}
+			}
+		})
+	}
+	for _, pod := range clients {
+		send(pod, 100*time.Millisecond, "?good=1")
+	}
+	send(clients[0], 50*time.Millisecond, "?bad=1")
+	s.apply(manifest(map[string]string{"TEXT": "two", "FAIL_QUERY": "bad=1"}))
+	waits := func(route *unstructured.Unstructured) bool {
+		says := cluster.Conditions(route)["IngressReady"].Message
+		return strings.Contains(says, "stands still") && strings.Contains(says, "came from one of 16 groups of clients")
+	}
+	route, err := s.Await(s.ctx, cluster.Routes, s.namespace, "choosy", waits)
+	if err != nil {
+		t.Fatalf("it waits for a person: %v", err)
+	}
+	share := newestShare(route)
+	if err := probe.Start(s.client(), url, 50*time.Millisecond).StopAfter(s.ctx, 200).Err(200); err != nil {
+		t.Errorf("while it waits: %v", err)
+	}
+	if route, err = s.Get(s.ctx, cluster.Routes, s.namespace, "choosy"); err != nil {
+		t.Fatal(err)
+	}
+	if now := newestShare(route); now != share || !waits(route) {
+		t.Fatalf("the new revision had %d %%, and has %d %%: %s", share, now, cluster.Describe(route))
+	}
+	for _, pod := range clients[1:] {
+		send(pod, 200*time.Millisecond, "?bad=1")
+	}
+	if why := s.wentBack("choosy"); !strings.Contains(why, "requests to the new revision failed") {
+		t.Errorf("it went back because %s", why)
+	}
+}
+
+// clients starts pods that fetch what they are asked to, and returns their addresses: a gateway
+// sees as many clients.
+func (s *story) clients(n int) (addresses []string) {
+	s.Helper()
+	if err := s.ApplyPlain(s.ctx, s.namespace, cluster.Plain{Name: "clients", Image: testImage, Host: "clients." + s.namespace + ".example.com", Replicas: n}); err != nil {
+		s.Fatal(err)
+	}
+	s.until("the clients are ready", func() (bool, string, error) {
+		pods, err := s.Kube.CoreV1().Pods(s.namespace).List(s.ctx, metav1.ListOptions{LabelSelector: "app=clients"})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		addresses = nil
+		for i := range pods.Items {
+			for _, c := range pods.Items[i].Status.Conditions {
+				if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+					addresses = append(addresses, pods.Items[i].Status.PodIP)
+				}
+			}
+		}
+		return len(addresses) == n, fmt.Sprintf("%d of %d", len(addresses), n), nil
+	})
+	return addresses
 }
 
 // newestShare is the percent of the requests that the newest Revision of a Route gets.

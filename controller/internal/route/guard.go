@@ -217,6 +217,10 @@ func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all 
 			into.Errors += s.Failed
 			latency := s.Latency()
 			into.Latency.Merge(&latency)
+			for drawer, n := range s.Senders[:min(len(s.Senders), len(into.Senders))] {
+				into.Senders[drawer].Requests += n[0] + n[1]
+				into.Senders[drawer].Errors += n[1]
+			}
 		}
 		starts := &all[n-1].OldStarts
 		if i == last {

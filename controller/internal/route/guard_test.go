@@ -24,6 +24,7 @@ import (
 	"ebb.dev/ebb/ingress/rollout"
 	"ebb.dev/ebb/judge"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
 )
 
 var views = schema.GroupResource{Group: viewv1alpha1.Group, Resource: viewv1alpha1.Resource}
@@ -95,6 +96,25 @@ func TestEachSecondIsJudgedOnceAndOfAllRevisions(t *testing.T) {
 	}
 	if all, _ := one.read(v, c); len(all) != 1 || all[0].OldStarts != 5*time.Second || all[0].NewStarts != 70*time.Second {
 		t.Errorf("pods start: %+v", all)
+	}
+}
+
+// Senders of all older revisions are counted together. Drawers that this release does not know are
+// not.
+func TestSendersAreReadByDrawer(t *testing.T) {
+	c := rollout.Configuration{Percent: 100, Revisions: []rollout.Share{{Revision: "a", Percent: 60}, {Revision: "b", Percent: 30}, {Revision: "d", Percent: 10}}}
+	v := told(map[string]string{"a": "2:60/0", "b": "2:30/1", "d": "2:10/2"})
+	for i := range v.Revisions {
+		v.Revisions[i].Judged.Seconds[0].Senders = map[string][][2]uint64{"a": {1: {5, 0}}, "b": {1: {3, 1}, 40: {9, 9}}, "d": {{1, 0}, {0, 2}}}[v.Revisions[i].Name]
+	}
+	one := &trial{memory: memory{Revision: "d", Until: time.Unix(1, 0)}}
+	all, _ := one.read(v, c)
+	if len(all) != 1 {
+		t.Fatalf("got %+v", all)
+	}
+	old, fresh := [wire.SenderDrawers]judge.Tally{1: {Requests: 9, Errors: 1}}, [wire.SenderDrawers]judge.Tally{0: {Requests: 1}, 1: {Requests: 2, Errors: 2}}
+	if all[0].Old.Senders != old || all[0].New.Senders != fresh {
+		t.Errorf("got %v and %v", all[0].Old.Senders, all[0].New.Senders)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -11,9 +12,11 @@ import (
 type faults struct {
 	fail, slow int // percent of the requests
 	slowFor    time.Duration
+	query      string // requests with this text in their query fail
 }
 
 func readFaults() (f faults, err error) {
+	f.query = os.Getenv("FAIL_QUERY")
 	var slowMs int
 	for _, v := range []struct {
 		name string
@@ -28,7 +31,7 @@ func readFaults() (f faults, err error) {
 	return f, nil
 }
 
-// around adds the faults to a handler, by chance.
+// around adds the faults to a handler, by chance but for the query.
 func (f faults) around(next http.Handler) http.Handler {
 	if f == (faults{}) {
 		return next
@@ -39,6 +42,10 @@ func (f faults) around(next http.Handler) http.Handler {
 		}
 		if rand.IntN(100) < f.fail {
 			http.Error(w, "failed by FAIL_PERCENT", http.StatusInternalServerError)
+			return
+		}
+		if f.query != "" && strings.Contains(r.URL.RawQuery, f.query) {
+			http.Error(w, "failed by FAIL_QUERY", http.StatusInternalServerError)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -29,7 +29,8 @@
 // the start); WRITE_FILE (the program writes TEXT there and exits, as an init container does);
 // CRASH=1 exits at once with code 5; START_DELAY_MS waits before listening; WORKERS=<n> handles at
 // most n requests at a time, the others wait inside the process, as in a pre-fork server.
-// FAIL_PERCENT of the requests fail with 500; SLOW_PERCENT of them take SLOW_MS longer.
+// FAIL_PERCENT of the requests fail with 500, and those with FAIL_QUERY in their query.
+// SLOW_PERCENT of them take SLOW_MS longer.
 package main
 
 import (
