@@ -226,8 +226,8 @@ func TestAllServicesAreShownAndKeysWork(t *testing.T) {
 func TestAServiceTellsWhyAtEachMoment(t *testing.T) {
 	r := onStage(t).adminOpens(t, "#/ns/shop/cart")
 	r.sees("Why, now, cart-00002", "Most requests go to cart-00002", "Stable average", "cart-00003", "next", "10 %", "Refused requests", "the queue of the revision is full", "RoutesReady", "ScaledUp")
-	r.sees("Rollout", "cart-00003 6 of 120", "cart-00002 0 of 1 080")
-	r.is("document.querySelectorAll('.plot canvas').length === 3 && document.querySelectorAll('.lane i').length > 1")
+	r.sees("Rollout", "cart-00003 6 of 120", "cart-00002 0 of 1 080", "cart-00003 47 ms", "cart-00002 24 ms")
+	r.is("document.querySelectorAll('.plot canvas').length === 4 && document.querySelectorAll('.lane i').length > 1")
 
 	r.do(chromedp.Focus(chromedp.CSS(".plots")))
 	r.presses(kb.ArrowLeft, kb.ArrowLeft)

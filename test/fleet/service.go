@@ -322,13 +322,17 @@ func (s *service) view(t time.Time, full bool) view.ServiceView {
 }
 
 // judged is what the judge of a rollout counts of a revision. The one with the small share fails a
-// request each five seconds.
+// request each five seconds, and takes twice as long.
 func judged(t time.Time, share float64) *view.Judged {
 	j := &view.Judged{}
 	for back := range view.MaxSeconds {
 		s := view.Second{At: t.Truncate(time.Second).Add(time.Duration(back-view.MaxSeconds) * time.Second), Good: uint64(math.Round(40 * share))}
 		if share < 0.5 && s.At.Unix()%5 == 0 {
 			s.Good, s.Failed = s.Good-1, 1
+		}
+		s.FirstBucket, s.Buckets = 11, []uint64{s.Good / 2, s.Good / 4, s.Good / 4}
+		if share < 0.5 {
+			s.FirstBucket += 2
 		}
 		j.Seconds = append(j.Seconds, s)
 	}

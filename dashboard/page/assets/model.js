@@ -89,9 +89,25 @@ export function kind(rule) {
   return "steady";
 }
 
-// failures are what the judge of a rollout counts of some revisions: the percent that failed in each
-// second, on one axis, and the sums.
-export function failures(revisions) {
+// quantile is the end of the bucket in which it lies, in milliseconds; see Second in api/view.
+function quantile(buckets, q) {
+  const all = buckets.reduce((n, b) => n + (b || 0), 0);
+  if (all === 0) return null;
+  let passed = 0;
+  const at = buckets.findIndex((b) => (passed += b || 0) >= q * all);
+  return 0.262144 * 2 ** (at / 2);
+}
+
+// merged are the buckets of some seconds.
+function merged(seconds) {
+  const out = [];
+  for (const s of seconds) (s.buckets || []).forEach((n, i) => (out[(s.firstBucket || 0) + i] = (out[(s.firstBucket || 0) + i] || 0) + n));
+  return Array.from(out);
+}
+
+// compared is what the judge of a rollout counts of some revisions: the percent that failed in each
+// second and the 99th percentile of their times, on one axis, and those of all seconds.
+export function compared(revisions) {
   const second = (s) => Math.round(new Date(s.at) / 1000);
   const times = [...new Set(revisions.flatMap((r) => r.judged.seconds.map(second)))].sort((a, b) => a - b);
   const of = revisions.map((r) => {
@@ -101,7 +117,9 @@ export function failures(revisions) {
       const s = known.get(t);
       return s && s.good + s.failed > 0 ? (100 * s.failed) / (s.good + s.failed) : null;
     });
-    return { name: r.name, requests: r.judged.seconds.reduce((n, s) => n + s.good, failed), failed, percents };
+    const times99 = times.map((t) => (known.has(t) ? quantile(merged([known.get(t)]), 0.99) : null));
+    const requests = r.judged.seconds.reduce((n, s) => n + s.good, failed);
+    return { name: r.name, requests, failed, percents, times99, p99: quantile(merged(r.judged.seconds), 0.99) };
   });
   return { times, of };
 }

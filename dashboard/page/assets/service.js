@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { ask, serving, view } from "./api.js";
 import { follow, repeat } from "./live.js";
-import { answer, failures, split, stateOf } from "./model.js";
+import { answer, compared, split, stateOf } from "./model.js";
 import { ago, clock, milliseconds, number, percent } from "./format.js";
 import { Badge, Conditions, Figure, Problem, useNow } from "./parts.js";
 import { Chart } from "./chart.js";
@@ -100,14 +100,18 @@ function Figures({ now }) {
 // sentence of the page has the verdict.
 function Rollout({ view: seen }) {
   const [at, setAt] = useState(null);
-  const { times, of } = useMemo(() => failures(seen.revisions.filter((r) => r.judged?.seconds?.length).slice(-2)), [seen]);
+  const { times, of } = useMemo(() => compared(seen.revisions.filter((r) => r.judged?.seconds?.length).slice(-2)), [seen]);
   if (of.length < 2 || times.length < 2) return null;
   const index = at === null ? null : Math.min(at, times.length - 1);
   const read = (r) => (index === null ? number(r.failed) + " of " + number(r.requests) : r.percents[index] === null ? "–" : number(r.percents[index]) + " %");
+  const slow = (r) => milliseconds(index === null ? r.p99 : r.times99[index]);
   const tones = ["second", "load"];
+  const cursor = { index, set: setAt };
   return html`<section class="card timeline rollout" onMouseLeave=${() => setAt(null)}><div class="head"><h2>Rollout</h2></div>
     <h3>Failed requests ${of.map((r, i) => html`<span class=${"read " + tones[i]} key=${r.name}>${r.name} ${read(r)}</span>`)}</h3>
-    <${Chart} kind="failed" times=${times} data=${of.map((r, i) => ({ values: r.percents, tone: tones[i] }))} format=${(n) => number(n) + " %"} cursor=${{ index, set: setAt }} height=${110} axis />
+    <${Chart} kind="failed" times=${times} data=${of.map((r, i) => ({ values: r.percents, tone: tones[i] }))} format=${(n) => number(n) + " %"} cursor=${cursor} height=${110} />
+    <h3>p99 ${of.map((r, i) => html`<span class=${"read " + tones[i]} key=${r.name}>${r.name} ${slow(r)}</span>`)}</h3>
+    <${Chart} kind="p99" times=${times} data=${of.map((r, i) => ({ values: r.times99, tone: tones[i] }))} format=${milliseconds} cursor=${cursor} height=${110} axis />
   </section>`;
 }
 
