@@ -132,6 +132,35 @@ func TestARolloutStandsStillWhileTheAutoscalerIsAway(t *testing.T) {
 	}
 }
 
+// "We run three autoscalers, and the one that knew of the rollout was killed." The others tell as
+// well, and the revision that fails goes back.
+func TestARolloutIsJudgedBySeveralAutoscalers(t *testing.T) {
+	s := beginAlone(t, 4*time.Minute)
+	s.needsAProcessOfEach()
+	s.scaleAutoscalers(3)
+	url := s.ready("shared", guarded("shared", "10m", map[string]string{"TEXT": "one"}))
+	prober := probe.Start(s.client(), url, 20*time.Millisecond)
+	s.apply(guarded("shared", "10m", map[string]string{"TEXT": "two", "FAIL_PERCENT": "30"}))
+	if _, err := s.Await(s.ctx, cluster.Routes, s.namespace, "shared", func(route *unstructured.Unstructured) bool {
+		return strings.Contains(cluster.Conditions(route)["IngressReady"].Message, "requests to the new revision failed")
+	}); err != nil {
+		t.Fatalf("the rollout is judged: %v", err)
+	}
+	at := int64(0)
+	if err := s.Kube.CoreV1().Pods(cluster.System).Delete(s.ctx, s.leadingAutoscaler(), metav1.DeleteOptions{GracePeriodSeconds: &at}); err != nil {
+		t.Fatal(err)
+	}
+	if why := s.wentBack("shared"); !strings.Contains(why, "requests to the new revision failed") {
+		t.Errorf("it went back because %s", why)
+	}
+	if during := prober.Stop(); during.Failed != during.Statuses[500] || during.Failed > during.Sent/10 {
+		t.Errorf("%d of %d requests failed, by status %v", during.Failed, during.Sent, during.Statuses)
+	}
+	if seen := count(probe.Burst(s.ctx, s.client(), url, 100)); seen["one\n"] != 100 {
+		t.Errorf("100 requests after it went back: %v", seen)
+	}
+}
+
 // "Somebody found a request that the new revision fails, and sent it until our release went back."
 // One client makes the rollout wait for a person. Several send it back.
 func TestOneClientStopsARolloutAndSendsNothingBack(t *testing.T) {
