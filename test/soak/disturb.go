@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/faults"
 	"ebb.dev/ebb/test/internal/result"
@@ -54,15 +56,15 @@ func (s *soak) interval(v service) time.Duration {
 	return time.Duration(float64(time.Second) / (float64(s.rps) * v.share))
 }
 
-// apply applies the Service with a new template, so that each apply is a rollout, and waits until
-// it is Ready.
-func (s *soak) apply(ctx context.Context, v service) (url string, err error) {
+// manifest is the Service with a new template, and with annotations of its own as a list in YAML.
+func (s *soak) manifest(v service, annotations string) string {
 	s.rollouts++
-	err = s.Apply(ctx, s.Namespace, fmt.Sprintf(`
+	return fmt.Sprintf(`
 apiVersion: serving.knative.dev/v1
 kind: Service
 metadata:
   name: %s
+  annotations: {%s}
 spec:
   template:
     metadata:
@@ -76,13 +78,60 @@ spec:
         env:
         - name: TEXT
           value: rollout %d
-`, v.name, v.annotations, v.concurrency, s.image, s.rollouts))
+`, v.name, annotations, v.annotations, v.concurrency, s.image, s.rollouts)
+}
+
+// settles is how long a change of a Service takes at most.
+const settles = 3 * time.Minute
+
+// apply applies the Service with a new template, so that each apply is a rollout, and waits until
+// it is Ready.
+func (s *soak) apply(ctx context.Context, v service) (url string, err error) {
+	if err := s.Apply(ctx, s.Namespace, s.manifest(v, "")); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, settles)
+	defer cancel()
+	return s.AwaitReady(ctx, s.Namespace, v.name)
+}
+
+// goBack begins a rollout that is judged, sends it back on the way, and rolls out the next
+// template. The new revision fails nothing, so that every request that fails was lost by going
+// back. What follows the word of a person is what follows a judge's verdict.
+func (s *soak) goBack(ctx context.Context, v service) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, settles)
+	defer cancel()
+	if err := s.Apply(ctx, s.Namespace, s.manifest(v, `serving.knative.dev/rollout-duration: 1m, serving.ebb.dev/rollout-guard: "on"`)); err != nil {
+		return "", err
+	}
+	wentBack := func(route *unstructured.Unstructured) bool {
+		all := cluster.Conditions(route)
+		return all["AllTrafficAssigned"].Reason == servingv1.ReasonWentBack && all["IngressReady"].Status == "True"
+	}
+	route, err := s.Await(ctx, cluster.Routes, s.Namespace, v.name, func(route *unstructured.Unstructured) bool {
+		traffic, _, _ := unstructured.NestedSlice(route.Object, "status", "traffic")
+		return len(traffic) > 1 && cluster.Conditions(route)["IngressReady"].Reason == servingv1.ReasonRolloutInProgress || wentBack(route)
+	})
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	return s.AwaitReady(ctx, s.Namespace, v.name)
+	detail := "its judge was first"
+	if !wentBack(route) {
+		// The status of the Service may be behind.
+		traffic, _, _ := unstructured.NestedSlice(route.Object, "status", "traffic")
+		last, _ := traffic[len(traffic)-1].(map[string]any)
+		newest, _ := last["revisionName"].(string)
+		detail = "from " + newest
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, names.RolloutOverruleAnnotation, names.Overrule{Revision: newest, Back: true})
+		if _, err := s.Dynamic.Resource(cluster.Services).Namespace(s.Namespace).Patch(ctx, v.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			return "", err
+		}
+		if _, err := s.Await(ctx, cluster.Routes, s.Namespace, v.name, wentBack); err != nil {
+			return "", err
+		}
+	}
+	_, err = s.apply(ctx, v)
+	return detail, err
 }
 
 // disturb disturbs the services until the time is over and returns the number of disturbances. Each
@@ -96,6 +145,7 @@ func (s *soak) disturb(ctx context.Context) (n int, err error) {
 		{"path", s.path},
 		{"delete pod", s.deletePod},
 		{"roll out", func(ctx context.Context, v service) (string, error) { _, err := s.apply(ctx, v); return "", err }},
+		{"go back", s.goBack},
 		{"delete activator", s.deleteActivator},
 		{"delete agent", s.deleteAgent},
 		{"freeze agent", s.freezeAgent},
