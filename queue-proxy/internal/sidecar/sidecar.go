@@ -90,8 +90,7 @@ type Sidecar struct {
 	orders      wire.Guard // of the autoscaler
 	started     time.Time
 
-	announceMu sync.Mutex
-	userReady  time.Time // zero before the container first passed
+	userReady atomic.Pointer[time.Time] // nil before the container first passed
 
 	data, tls net.Listener
 	agent     net.Listener // of the node agent; nil for a revision that does not sleep
@@ -389,9 +388,7 @@ func (s *Sidecar) start(ctx context.Context) {
 	}
 	now := time.Now()
 	s.log.Info("the container answers", "after", now.Sub(s.started).String())
-	s.announceMu.Lock()
-	s.userReady = now
-	s.announceMu.Unlock()
+	s.userReady.Store(&now)
 	if !s.drainer.Draining() {
 		s.announcer.Say(ctx, true, now)
 	}
@@ -401,10 +398,8 @@ func (s *Sidecar) start(ctx context.Context) {
 // to go elsewhere.
 func (s *Sidecar) drainChanged(draining bool) {
 	s.server.SetDraining(draining)
-	s.announceMu.Lock()
-	ready := s.userReady
-	s.announceMu.Unlock()
-	if ready.IsZero() {
+	ready := s.userReady.Load()
+	if ready == nil {
 		return // nothing was announced
 	}
 	s.log.Info("draining", "on", draining)
@@ -414,7 +409,7 @@ func (s *Sidecar) drainChanged(draining bool) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
 		defer cancel()
-		s.announcer.Say(ctx, !draining, ready)
+		s.announcer.Say(ctx, !draining, *ready)
 	}()
 }
 

@@ -83,19 +83,17 @@ func (s *Sidecar) answers(ctx context.Context) error {
 }
 
 func (s *Sidecar) announceSleep(ctx context.Context, w sleep.Word) {
-	s.announceMu.Lock()
-	ready := s.userReady
-	s.announceMu.Unlock()
-	if ready.IsZero() || s.drainer.Draining() {
+	ready := s.userReady.Load()
+	if ready == nil || s.drainer.Draining() {
 		return
 	}
 	s.gate.Press()
 	switch w {
 	case sleep.Asleep:
-		s.announcer.SayAsleep(ctx, s.sleeper.Depth().String(), ready)
+		s.announcer.SayAsleep(ctx, s.sleeper.Depth().String(), *ready)
 		s.spare.Reset(0)
 	default:
-		s.announcer.Say(ctx, w == sleep.Awake, ready)
+		s.announcer.Say(ctx, w == sleep.Awake, *ready)
 	}
 }
 
