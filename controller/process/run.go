@@ -24,18 +24,17 @@ import (
 	"ebb.dev/ebb/controller/internal/service"
 	"ebb.dev/ebb/controller/internal/tokenkey"
 	"ebb.dev/ebb/internal/component"
-	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/version"
 )
 
 // controllers lists the reconcilers, in the order in which a change of a spec passes through them.
-func controllers(w *reconcile.World, tokenKey func() []byte, e *env.Reader) []*reconcile.Controller {
+func controllers(w *reconcile.World, tokenKey func() []byte, registries digest.Options) []*reconcile.Controller {
 	return []*reconcile.Controller{
 		service.New(w),
 		configuration.New(w),
-		revision.New(w, tokenKey, digest.New(w.Kube, digest.NewWay(w.Kube, e))),
+		revision.New(w, tokenKey, digest.New(w.Kube, digest.NewWay(w.Kube, registries))),
 		route.New(w),
 		domainmapping.New(w),
 		gateway.New(w),
@@ -55,6 +54,7 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 		return err
 	}
 	c := component.New("controller", env, stdout)
+	registries := digest.ReadOptions(c.Env)
 	if err := c.Start(ctx); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 	world := reconcile.NewWorld(clients, c.Settings, nil, c.Log, c.Namespace, c.ClusterDomain)
 	defer world.RecordEvents("ebb-controller")()
 	c.Registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)), route.Rollouts(world))
-	list := controllers(world, key.Current, c.Env)
+	list := controllers(world, key.Current, registries)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: c.Pod, SettingsWithin: 10 * time.Second,
 		Leases: c.Settings.Leases("controller", "controller."), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() { synced.Store(true) }}

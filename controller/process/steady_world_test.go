@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"ebb.dev/ebb/controller/internal/digest"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/internal/lease"
@@ -182,7 +183,7 @@ func (g *ground) start(r *replica) {
 	w.ToGateways = prober{g}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	list := controllers(w, func() []byte { return []byte("0123456789abcdef0123456789abcdef") }, env.New(os.Getenv))
+	list := controllers(w, func() []byte { return []byte("0123456789abcdef0123456789abcdef") }, digest.ReadOptions(env.New(os.Getenv)))
 	options := reconcile.Options{Alone: len(g.replicas) == 1, Identity: r.name, Timeout: 30 * time.Second, Metrics: reconcile.NewMetrics(prometheus.NewRegistry()),
 		Leases: func() (lease.Scheme, <-chan struct{}) {
 			return lease.Scheme{Prefix: "controller.", Buckets: 2, LeaseDuration: 60 * time.Second, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}, nil

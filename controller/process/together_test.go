@@ -28,6 +28,7 @@ import (
 	networkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
+	"ebb.dev/ebb/controller/internal/digest"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/settings"
@@ -115,7 +116,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		"knative-serving", "cluster.local")
 	var later atomic.Int64
 	w.world.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
-	list := controllers(w.world, func() []byte { return []byte("0123456789abcdef0123456789abcdef") }, env.New(os.Getenv))
+	list := controllers(w.world, func() []byte { return []byte("0123456789abcdef0123456789abcdef") }, digest.ReadOptions(env.New(os.Getenv)))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {

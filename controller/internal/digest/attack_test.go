@@ -43,7 +43,7 @@ func TestNoImageMakesTheControllerAskItsOwnHost(t *testing.T) {
 	defer server.Close()
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	for _, host := range []string{"127.0.0.1:" + port, "localhost:" + port, "[::ffff:127.0.0.1]:" + port} {
-		way := NewWay(fake.NewClientset(), env.New(none))(host, []string{host})
+		way := NewWay(fake.NewClientset(), ReadOptions(env.New(none)))(host, []string{host})
 		client := &http.Client{Transport: way, Timeout: 10 * time.Second}
 		if _, err := client.Get("https://" + host); !errors.Is(err, egress.ErrAddress) || asked {
 			t.Errorf("%s: %v, asked: %v", host, err, asked)

@@ -376,7 +376,7 @@ func TestADeletedRevisionIsNotAskedAboutAnyMore(t *testing.T) {
 // The TLS of the way to registries is set by the environment, by the names that installations know.
 func TestTheEnvironmentSetsTheTLSOfTheWayToRegistries(t *testing.T) {
 	config := func(variables map[string]string) *tls.Config {
-		return NewWay(fake.NewClientset(), env.New(func(name string) string { return variables[name] }))("", nil).(*guarded).outside.TLSClientConfig
+		return NewWay(fake.NewClientset(), ReadOptions(env.New(func(name string) string { return variables[name] })))("", nil).(*guarded).outside.TLSClientConfig
 	}
 	if c := config(nil); c.MinVersion != tls.VersionTLS12 || c.MaxVersion != 0 || c.CipherSuites != nil {
 		t.Errorf("without any: %+v", c)

@@ -23,14 +23,27 @@ import (
 // registries that the operator named: HOST, or http://HOST for one that may be asked without TLS.
 type Way func(registry string, trusted []string) http.RoundTripper
 
+// Options is what the environment says of the way to registries.
+type Options struct {
+	server string // address of the API server's Service
+	tls    *tls.Config
+}
+
+// ReadOptions reads the environment.
+func ReadOptions(e *env.Reader) Options {
+	return Options{
+		server: e.Text("KUBERNETES_SERVICE_HOST", "", "Address of the API server's Service, which nobody may have Ebb call."),
+		tls: &tls.Config{
+			MinVersion:   version(e.Text("TAG_TO_DIGEST_TLS_MIN_VERSION", "1.2", "Least version of TLS to registries: 1.2 or 1.3."), tls.VersionTLS12),
+			MaxVersion:   version(e.Text("TAG_TO_DIGEST_TLS_MAX_VERSION", "", "Highest version of TLS to registries."), 0),
+			CipherSuites: suites(e.Text("TAG_TO_DIGEST_TLS_CIPHER_SUITES", "", "Suites of TLS 1.2 by their IANA names, separated by commas.")),
+		},
+	}
+}
+
 // NewWay returns the way to registries of a cluster.
-func NewWay(kube kubernetes.Interface, e *env.Reader) Way {
-	services := &egress.Services{Kube: kube, Server: e.Text("KUBERNETES_SERVICE_HOST", "", "Address of the API server's Service, which nobody may have Ebb call.")}
-	return newWay(services, &tls.Config{
-		MinVersion:   version(e.Text("TAG_TO_DIGEST_TLS_MIN_VERSION", "1.2", "Least version of TLS to registries: 1.2 or 1.3."), tls.VersionTLS12),
-		MaxVersion:   version(e.Text("TAG_TO_DIGEST_TLS_MAX_VERSION", "", "Highest version of TLS to registries."), 0),
-		CipherSuites: suites(e.Text("TAG_TO_DIGEST_TLS_CIPHER_SUITES", "", "Suites of TLS 1.2 by their IANA names, separated by commas.")),
-	}, http.ProxyFromEnvironment, dialling)
+func NewWay(kube kubernetes.Interface, o Options) Way {
+	return newWay(&egress.Services{Kube: kube, Server: o.server}, o.tls, http.ProxyFromEnvironment, dialling)
 }
 
 // dial opens a connection to an address.
