@@ -98,27 +98,44 @@ func (r *Revision) divide(d *decide.Decision, want, busy int32, budget *Budget, 
 	awake = r.toBeAwake(d, want, busy, now)
 	used = min(awake, used)
 	idle := awake - used // awake, and not needed by the load
+	k, memory := r.worthKeeping(want, used, idle, budget, now)
+	if r.config.Zero.Unreachable {
+		spare = 0
+	}
+	asked, why := r.granted(k, awake, spare-idle, memory, budget, now)
+	asleep, reason := k.Keep, k.Reason
+	if s.Always || asked > asleep {
+		asleep, reason = asked, why
+	}
+	total = r.bounded(awake+max(asleep, 0), want)
+	asleep = total - awake
+	return total, awake, &keep.Decision{Keep: asleep, Ahead: min(max(k.Ahead-idle, 0), asleep), Until: k.Until, Reason: reason}
+}
+
+// worthKeeping is how many pods are to sleep because that is worth it, and what each takes in MiB.
+// Those that are idle and awake are not among them.
+func (r *Revision) worthKeeping(want, used, idle int32, budget *Budget, now time.Time) (k keep.Decision, memory float64) {
 	r.history.Begin(max(want, r.counts.Ready+r.counts.Asleep), now)
 	r.history.Need(used, now)
 	worth := r.worth(idle, budget)
-	k := r.history.Decide(worth, now)
+	k = r.history.Decide(worth, now)
 	r.lookAgain(k.Until)
 	k.Keep -= idle
 	if r.config.Zero.Unreachable {
-		k.Keep, spare, k.Reason = 0, 0, "no Route leads to the revision"
+		k.Keep, k.Reason = 0, "no Route leads to the revision"
 	}
-	asked, why := r.asked(k, spare-idle, now)
+	return k, worth.Memory
+}
+
+// granted is how many pods are to sleep whatever they are worth, as far as max-scale and the
+// namespace's share have room for them, and why.
+func (r *Revision) granted(k keep.Decision, awake, spare int32, memory float64, budget *Budget, now time.Time) (pods int32, why string) {
+	asked, why := r.asked(k, spare, now)
 	asked = max(r.bounded(awake+asked, 0)-awake, 0)
-	if granted := r.ask(budget, asked, worth.Memory); granted < asked {
-		asked, why = granted, fmt.Sprintf("the namespace's share of standby-memory has room for %d of %d pods asleep (%s)", granted, asked, why)
+	if pods = r.ask(budget, asked, memory); pods < asked {
+		why = fmt.Sprintf("the namespace's share of standby-memory has room for %d of %d pods asleep (%s)", pods, asked, why)
 	}
-	if s.Always || asked > k.Keep {
-		k.Keep, k.Reason = asked, why
-	}
-	total = r.bounded(awake+max(k.Keep, 0), want)
-	k.Keep = total - awake
-	k.Ahead = min(max(k.Ahead-idle, 0), k.Keep)
-	return total, awake, &k
+	return pods, why
 }
 
 // toBeAwake is how many pods are to be awake: those that the load of the last seconds takes, those
