@@ -9,7 +9,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -56,13 +55,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "use POST", http.StatusMethodNotAllowed)
 		return
 	}
-	signature, err := wire.ReadSignature(r)
-	if err != nil || !signature.By(s.Keys(), "", wire.AutoscalerSubject) {
-		http.Error(w, "the signature is not of the autoscalers' token", http.StatusUnauthorized)
-		return
-	}
-	if err := s.guard.Check(signature, w.Header()); err != nil {
-		http.Error(w, err.Error(), http.StatusUnauthorized)
+	signature, ok := s.guard.Admit(w, r, s.Keys(), "", wire.AutoscalerSubject)
+	if !ok {
 		return
 	}
 	s.once.Do(func() { s.slots = make(chan struct{}, atOnce) })
@@ -75,13 +69,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// Not every ResponseWriter has deadlines; the real one has.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxReachBytes))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
-		return
-	}
-	if !signature.Covers(body) {
-		http.Error(w, "the signature is of another body", http.StatusUnauthorized)
+	body, ok := signature.ReadBody(w, r, wire.MaxReachBytes)
+	if !ok {
 		return
 	}
 	question, err := wire.DecodeReachQuestion(body)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -62,24 +61,18 @@ func NewReceiver(records *Records, keys func() wire.Keys, owners Owners, failed 
 // ServeHTTP answers 204, or 401 without the signature of an activator or of the pod's revision,
 // 400 for what none sends, 413 for a longer body, and 503 if too many bodies are here already.
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	signature, err := wire.ReadSignature(req)
-	namespace, revision, pod := wire.RevisionOf(req.URL)
-	bodies, most := r.bodies, int64(wire.MaxIncidentsBytes)
-	if pod {
-		bodies, most = r.podBodies, wire.MaxCallsBytes
-	} else {
-		namespace, revision = "", wire.ActivatorSubject
-	}
-	switch {
-	case req.Method != http.MethodPost:
+	if req.Method != http.MethodPost {
 		http.Error(w, "use POST", http.StatusMethodNotAllowed)
 		return
-	case err != nil || !signature.By(r.Keys(), namespace, revision):
-		http.Error(w, "the signature is not of the token of the activators, or of the pod's revision", http.StatusUnauthorized)
-		return
 	}
-	if err := r.guard.Check(signature, w.Header()); err != nil {
-		http.Error(w, err.Error(), http.StatusUnauthorized)
+	namespace, revision, pod := wire.RevisionOf(req.URL)
+	bodies, limit := r.podBodies, int64(wire.MaxCallsBytes)
+	if !pod {
+		namespace, revision = "", wire.ActivatorSubject
+		bodies, limit = r.bodies, wire.MaxIncidentsBytes
+	}
+	signature, ok := r.guard.Admit(w, req, r.Keys(), namespace, revision)
+	if !ok {
 		return
 	}
 	select {
@@ -89,13 +82,8 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "too many incidents at once", http.StatusServiceUnavailable)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, most))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
-		return
-	}
-	if !signature.Covers(body) {
-		http.Error(w, "the signature is of another body", http.StatusUnauthorized)
+	body, ok := signature.ReadBody(w, req, limit)
+	if !ok {
 		return
 	}
 	all, err := wire.DecodeIncidents(body)

@@ -27,16 +27,8 @@ func (p *Peers) allowed(w http.ResponseWriter, r *http.Request) bool {
 	if err == nil && peer.Addr().Unmap().IsLoopback() {
 		return true
 	}
-	signature, err := wire.ReadSignature(r)
-	if err != nil || !signature.By(p.Keys(), "", wire.ActivatorSubject) {
-		http.Error(w, "the signature is not of the activators' token", http.StatusUnauthorized)
-		return false
-	}
-	if err := p.guard.Check(signature, w.Header()); err != nil {
-		http.Error(w, err.Error(), http.StatusUnauthorized)
-		return false
-	}
-	return true
+	_, ok := p.guard.Admit(w, r, p.Keys(), "", wire.ActivatorSubject)
+	return ok
 }
 
 // askOwner forwards the question to the replica that decides.
