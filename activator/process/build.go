@@ -90,7 +90,7 @@ type activator struct {
 	observe  *observe.Observer
 
 	coldStarts *coldstart.Accounts
-	incidents  *incidents.Teller
+	incidents  *incidents.Reporter
 }
 
 // newTable makes the table of revisions. A queue that forms is told to the autoscaler, and has pods
@@ -126,7 +126,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	announcements := &announce.Server{Backends: table, Keys: keys}
 	observer := &observe.Observer{Settings: store, Namespace: c.Namespace, Pod: c.Pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
-	told := &incidents.Teller{Pod: c.Pod, Node: o.node, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
+	told := &incidents.Reporter{Pod: c.Pod, Node: o.node, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
 		Failed: func(err error) {
 			log.Warn("report of cold starts, refusals and pods without an answer failed; it is sent again", "error", err)
 		}}

@@ -83,11 +83,11 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 	t.Helper()
 	tokens := []byte("0123456789abcdef0123456789abcdef")
 	all := map[string]*v1alpha1.PodAutoscaler{revisionName: podAutoscaler(revisionName, ready)}
-	var stir []wire.StatMessage
+	var first []wire.StatMessage
 	for i := range others {
 		name := fmt.Sprintf("other-%05d", i)
 		all[name] = podAutoscaler(name, 3)
-		stir = append(stir, wire.StatMessage{Namespace: "default", Revision: name, Stat: wire.Stat{PodName: "activator-1", AverageConcurrent: load, OutOfTurn: load > 3}})
+		first = append(first, wire.StatMessage{Namespace: "default", Revision: name, Stat: wire.Stat{PodName: "activator-1", AverageConcurrent: load, OutOfTurn: load > 3}})
 	}
 	get := func(_, name string) *v1alpha1.PodAutoscaler { return all[name] }
 
@@ -141,7 +141,7 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 		}
 	}
 	if others > 0 {
-		post(stir...)
+		post(first...)
 	}
 	began := time.Now()
 	post(wire.StatMessage{Namespace: "default", Revision: revisionName, Stat: wire.Stat{PodName: "activator-1", Queued: queued, AverageConcurrent: queued, OutOfTurn: true}})

@@ -156,7 +156,7 @@ type Outcome struct {
 	// unknown.
 	Scale          bool
 	Replicas, From int32
-	Stir           Stir
+	PodOrders      PodOrders
 	// IdleTimes are for the status, if it changed. See keep.History.Text.
 	IdleTimes string
 	// Verify asks to read the scale first, because the number of pods does not match what was
@@ -261,7 +261,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	} else {
 		out.Verify = r.drifted(now)
 	}
-	out.Stir = r.stir(&out.Explanation, out.Replicas-out.Extra, now)
+	out.PodOrders = r.orders(&out.Explanation, out.Replicas-out.Extra, now)
 	out.Status = r.status(step)
 	out.Held = r.wakes(out.Status, now)
 	differs := !r.everSent || out.Status != r.sent

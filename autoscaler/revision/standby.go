@@ -48,8 +48,8 @@ func (r *Revision) lookAgain(at time.Time) {
 // CompressedShare is what a compressed pod takes of its memory.
 const CompressedShare = 0.4
 
-// Stir is what pods are to be told now. An order that was lost is in the next Stir again.
-type Stir struct {
+// PodOrders is what pods are to be told now. An order that was lost comes again with the next ones.
+type PodOrders struct {
 	// Wake and Sleep are how many pods. At most one of them is not 0.
 	Wake, Sleep int32
 	// Look asks the pods that are not ready whether they sleep, and how deeply. Grow gives the pods
@@ -197,25 +197,25 @@ func (r *Revision) bounded(total, want int32) int32 {
 	return max(total, want)
 }
 
-// stir says what pods are to be told, if so many replicas are ordered.
-func (r *Revision) stir(e *Explanation, replicas int32, now time.Time) Stir {
+// orders says what pods are to be told, if so many replicas are ordered.
+func (r *Revision) orders(e *Explanation, replicas int32, now time.Time) PodOrders {
 	s, c, look, awake := r.config.Standby, r.counts, lookPeriod, e.Awake
 	if e.Keep != nil {
 		awake += e.Keep.Ahead
 	}
-	stir := Stir{Grow: c.Shrunk > 0}
+	o := PodOrders{Grow: c.Shrunk > 0}
 	switch {
 	case s == nil: // standby may have been switched off
-		stir.Wake = c.Asleep
+		o.Wake = c.Asleep
 	case !e.Step.Apply:
 	case c.Ready < awake:
-		stir.Wake = min(awake-c.Ready, c.Asleep)
+		o.Wake = min(awake-c.Ready, c.Asleep)
 	case r.config.Zero.Unreachable: // they go once the scale falls
 	default: // the pods that go are not put to sleep first
-		stir.Sleep = max(min(c.Ready-awake, replicas-awake-c.Asleep), 0)
+		o.Sleep = max(min(c.Ready-awake, replicas-awake-c.Asleep), 0)
 	}
 	if s != nil {
-		stir.Level = s.Level
+		o.Level = s.Level
 		if c.Deep[standby.Frozen] > 0 && s.Level == standby.Compressed {
 			look = lookPeriod / 2
 		}
@@ -224,9 +224,9 @@ func (r *Revision) stir(e *Explanation, replicas int32, now time.Time) Stir {
 		}
 	}
 	if c.Lapsed+c.Asleep > 0 && now.Sub(r.looked) >= look {
-		r.looked, stir.Look = now, true
+		r.looked, o.Look = now, true
 	}
-	return stir
+	return o
 }
 
 // needed is how many pods the load of the last seconds takes, if want are wanted.

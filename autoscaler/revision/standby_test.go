@@ -57,8 +57,8 @@ func (v *village) run(d time.Duration) {
 }
 
 func (v *village) obey(out Outcome) {
-	if out.Stir.Wake > 0 && out.Stir.Sleep > 0 {
-		v.t.Fatalf("wake %d and sleep %d", out.Stir.Wake, out.Stir.Sleep)
+	if out.PodOrders.Wake > 0 && out.PodOrders.Sleep > 0 {
+		v.t.Fatalf("wake %d and sleep %d", out.PodOrders.Wake, out.PodOrders.Sleep)
 	}
 	if out.Scale {
 		v.written++
@@ -74,12 +74,12 @@ func (v *village) obey(out Outcome) {
 	if out.Probe {
 		v.Probed(zero.ProbedActivator, out.Epoch)
 	}
-	v.counts.Ready += out.Stir.Wake - out.Stir.Sleep
-	v.counts.Asleep += out.Stir.Sleep - out.Stir.Wake
-	v.woken += out.Stir.Wake
-	v.slept += out.Stir.Sleep
+	v.counts.Ready += out.PodOrders.Wake - out.PodOrders.Sleep
+	v.counts.Asleep += out.PodOrders.Sleep - out.PodOrders.Wake
+	v.woken += out.PodOrders.Wake
+	v.slept += out.PodOrders.Sleep
 	if v.counts.Ready < 0 || v.counts.Asleep < 0 {
-		v.t.Fatalf("told to do what cannot be done: %+v leads to %+v", out.Stir, v.counts)
+		v.t.Fatalf("told to do what cannot be done: %+v leads to %+v", out.PodOrders, v.counts)
 	}
 	v.SetCounts(v.counts)
 	v.last = out
@@ -173,8 +173,8 @@ func TestStandbyThatIsSwitchedOffWakesThePods(t *testing.T) {
 	off.Standby = nil
 	v.Update(&off)
 	out := v.Decide(v.now, false, v.budget)
-	if out.Stir.Wake != 1 || out.Stir.Sleep != 0 {
-		t.Errorf("%+v", out.Stir)
+	if out.PodOrders.Wake != 1 || out.PodOrders.Sleep != 0 {
+		t.Errorf("%+v", out.PodOrders)
 	}
 }
 
@@ -185,8 +185,8 @@ func TestNobodySleepsBeforeTheLoadIsKnown(t *testing.T) {
 	state := asleep()
 	state.Desired = 3
 	r.Import(state, 0, epoch)
-	if out := r.Decide(epoch, true, nil); out.Stir.Sleep != 0 {
-		t.Errorf("%+v", out.Stir)
+	if out := r.Decide(epoch, true, nil); out.PodOrders.Sleep != 0 {
+		t.Errorf("%+v", out.PodOrders)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestPodsThatMaySleepAreAskedNowAndThen(t *testing.T) {
 	v.SetCounts(Counts{Ready: 1, NotReady: 1, Lapsed: 1})
 	looks := 0
 	for i := range 20 {
-		if v.Decide(epoch.Add(time.Duration(i)*time.Second), true, nil).Stir.Look {
+		if v.Decide(epoch.Add(time.Duration(i)*time.Second), true, nil).PodOrders.Look {
 			looks++
 		}
 	}
@@ -205,7 +205,7 @@ func TestPodsThatMaySleepAreAskedNowAndThen(t *testing.T) {
 	v.SetCounts(Counts{Ready: 1, Asleep: 1})
 	looks = 0
 	for i := range 120 {
-		if v.Decide(epoch.Add(time.Minute+time.Duration(i)*time.Second), true, nil).Stir.Look {
+		if v.Decide(epoch.Add(time.Minute+time.Duration(i)*time.Second), true, nil).PodOrders.Look {
 			looks++
 		}
 	}
@@ -336,8 +336,8 @@ func TestPodsThatSleepSurviveARestart(t *testing.T) {
 	}
 	out := b.Decide(b.now, false, nil)
 	b.obey(out)
-	if out.Scale || !out.Stir.Look || out.Stir.Wake > 0 {
-		t.Fatalf("at first: scale %v to %d, %+v", out.Scale, out.Replicas, out.Stir)
+	if out.Scale || !out.PodOrders.Look || out.PodOrders.Wake > 0 {
+		t.Fatalf("at first: scale %v to %d, %+v", out.Scale, out.Replicas, out.PodOrders)
 	}
 	b.counts = Counts{Asleep: 1}
 	b.SetCounts(b.counts)

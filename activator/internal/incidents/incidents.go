@@ -32,8 +32,8 @@ const (
 	soon = 100 * time.Millisecond
 )
 
-// Teller tells the autoscaler. Fill the fields, then let Run run.
-type Teller struct {
+// Reporter tells the autoscaler of incidents. Fill the fields, then let Run run.
+type Reporter struct {
 	Pod  string // this activator's name
 	Node string // where it runs, "" if it is not known
 	URL  string
@@ -69,58 +69,58 @@ type refusal struct {
 }
 
 // Register shows Dropped to Prometheus.
-func (t *Teller) Register(registry *prometheus.Registry) error {
+func (r *Reporter) Register(registry *prometheus.Registry) error {
 	return registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ebb_activator_incidents_dropped_total",
 		Help: "Cold starts, refused requests and pods without an answer that the autoscaler was not told of, because there were too many in a second."},
-		func() float64 { return float64(t.Dropped.Load()) }))
+		func() float64 { return float64(r.Dropped.Load()) }))
 }
 
 // ColdStart notes a cold start.
-func (t *Teller) ColdStart(c wire.ColdStarted) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	if len(t.coldStarts) == wire.MaxIncidents {
-		t.Dropped.Add(1)
+func (r *Reporter) ColdStart(c wire.ColdStarted) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if len(r.coldStarts) == wire.MaxIncidents {
+		r.Dropped.Add(1)
 		return
 	}
-	t.coldStarts = append(t.coldStarts, c)
+	r.coldStarts = append(r.coldStarts, c)
 }
 
 // Unreached notes that nobody answered an attempt to connect to a pod, which began at a time. It is
 // told soon: others decide by it whether the pod's node has died.
-func (t *Teller) Unreached(key backends.Key, pod string, began time.Time) {
-	t.unreach(target{key, pod}, began)
+func (r *Reporter) Unreached(key backends.Key, pod string, began time.Time) {
+	r.unreach(target{key, pod}, began)
 	select {
-	case t.hurried() <- struct{}{}:
+	case r.hurried() <- struct{}{}:
 	default:
 	}
 }
 
-func (t *Teller) unreach(what target, began time.Time) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	last, known := t.unreached[what]
+func (r *Reporter) unreach(what target, began time.Time) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	last, known := r.unreached[what]
 	switch {
-	case !known && len(t.unreached) == wire.MaxIncidents:
-		t.Dropped.Add(1)
+	case !known && len(r.unreached) == wire.MaxIncidents:
+		r.Dropped.Add(1)
 		return
-	case t.unreached == nil:
-		t.unreached = map[target]time.Time{}
+	case r.unreached == nil:
+		r.unreached = map[target]time.Time{}
 	}
 	if began.After(last) {
-		t.unreached[what] = began
+		r.unreached[what] = began
 	}
 }
 
-func (t *Teller) hurried() chan struct{} {
-	t.hurryOnce.Do(func() { t.hurry = make(chan struct{}, 1) })
-	return t.hurry
+func (r *Reporter) hurried() chan struct{} {
+	r.hurryOnce.Do(func() { r.hurry = make(chan struct{}, 1) })
+	return r.hurry
 }
 
 // Ended notes a request that Ebb answered in place of a pod. It implements chain.Handler.Ended.
-func (t *Teller) Ended(x *chain.Exchange, r *forward.Request, result *forward.Result) {
+func (r *Reporter) Ended(x *chain.Exchange, request *forward.Request, result *forward.Result) {
 	if reason := reason(x, result); reason != "" {
-		t.refuse(refusal{x.Revision.Key, result.Status, wire.Clip(reason)}, r.Started.Add(result.Duration), 1)
+		r.refuse(refusal{x.Revision.Key, result.Status, wire.Clip(reason)}, request.Started.Add(result.Duration), 1)
 	}
 }
 
@@ -141,20 +141,20 @@ func reason(x *chain.Exchange, result *forward.Result) string {
 	return ""
 }
 
-func (t *Teller) refuse(what refusal, at time.Time, count int64) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	one := t.refusals[what]
+func (r *Reporter) refuse(what refusal, at time.Time, count int64) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	one := r.refusals[what]
 	if one == nil {
-		if len(t.refusals) == wire.MaxIncidents {
-			t.Dropped.Add(count)
+		if len(r.refusals) == wire.MaxIncidents {
+			r.Dropped.Add(count)
 			return
 		}
-		if t.refusals == nil {
-			t.refusals = map[refusal]*wire.Refused{}
+		if r.refusals == nil {
+			r.refusals = map[refusal]*wire.Refused{}
 		}
-		one = &wire.Refused{Namespace: what.key.Namespace, Revision: what.key.Name, By: t.Pod, Status: what.status, Reason: what.reason}
-		t.refusals[what] = one
+		one = &wire.Refused{Namespace: what.key.Namespace, Revision: what.key.Name, By: r.Pod, Status: what.status, Reason: what.reason}
+		r.refusals[what] = one
 	}
 	one.Count += count
 	if at.After(one.At) {
@@ -162,40 +162,40 @@ func (t *Teller) refuse(what refusal, at time.Time, count int64) {
 	}
 }
 
-func (t *Teller) take(now time.Time) (all wire.Incidents) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	for what, began := range t.unreached {
+func (r *Reporter) take(now time.Time) (all wire.Incidents) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	for what, began := range r.unreached {
 		if ago := max(now.Sub(began), 0); ago <= wire.MaxUnreachedAgo { // an older one proves nothing
 			all.Unreached = append(all.Unreached, wire.Unreached{Namespace: what.key.Namespace, Revision: what.key.Name, Pod: what.pod,
-				By: t.Pod, Node: t.Node, Ago: ago})
+				By: r.Pod, Node: r.Node, Ago: ago})
 		}
 	}
-	t.unreached = nil
-	all.ColdStarts, t.coldStarts = t.coldStarts, nil
-	for _, one := range t.refusals {
+	r.unreached = nil
+	all.ColdStarts, r.coldStarts = r.coldStarts, nil
+	for _, one := range r.refusals {
 		all.Refusals = append(all.Refusals, *one)
 	}
-	t.refusals = nil
+	r.refusals = nil
 	return all
 }
 
 // putBack keeps what could not be told, if there is room for it beside what came since. It was
 // taken at a time.
-func (t *Teller) putBack(all wire.Incidents, taken time.Time) {
+func (r *Reporter) putBack(all wire.Incidents, taken time.Time) {
 	for _, u := range all.Unreached {
-		t.unreach(target{backends.Key{Namespace: u.Namespace, Name: u.Revision}, u.Pod}, taken.Add(-u.Ago))
+		r.unreach(target{backends.Key{Namespace: u.Namespace, Name: u.Revision}, u.Pod}, taken.Add(-u.Ago))
 	}
 	for _, c := range all.ColdStarts {
-		t.ColdStart(c)
+		r.ColdStart(c)
 	}
-	for _, r := range all.Refusals {
-		t.refuse(refusal{backends.Key{Namespace: r.Namespace, Name: r.Revision}, r.Status, r.Reason}, r.At, r.Count)
+	for _, one := range all.Refusals {
+		r.refuse(refusal{backends.Key{Namespace: one.Namespace, Name: one.Revision}, one.Status, one.Reason}, one.At, one.Count)
 	}
 }
 
 // Run tells what there is, until ctx ends.
-func (t *Teller) Run(ctx context.Context) error {
+func (r *Reporter) Run(ctx context.Context) error {
 	client := &http.Client{Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(period)
@@ -206,7 +206,7 @@ func (t *Teller) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-t.hurried():
+		case <-r.hurried():
 			if !hurries { // those that follow do not put it off
 				hurries = true
 				tick.Reset(soon)
@@ -218,25 +218,25 @@ func (t *Teller) Run(ctx context.Context) error {
 			tick.Reset(period)
 		}
 		now := time.Now()
-		all := t.take(now)
+		all := r.take(now)
 		if len(all.ColdStarts)+len(all.Refusals)+len(all.Unreached) == 0 {
 			continue
 		}
-		if err := t.post(ctx, client, all); err != nil && ctx.Err() == nil {
-			t.putBack(all, now)
-			t.Failed(err)
+		if err := r.post(ctx, client, all); err != nil && ctx.Err() == nil {
+			r.putBack(all, now)
+			r.Failed(err)
 		}
 	}
 }
 
-func (t *Teller) post(ctx context.Context, client *http.Client, all wire.Incidents) error {
+func (r *Reporter) post(ctx context.Context, client *http.Client, all wire.Incidents) error {
 	body, err := json.Marshal(all)
 	if err != nil {
 		return fmt.Errorf("encode incidents: %w", err)
 	}
 	// One that does not know the path is older than this activator.
-	if status, err := t.signer.Post(ctx, client, t.URL, t.Keys().Token("", wire.ActivatorSubject), body); err != nil && status != http.StatusNotFound {
-		return fmt.Errorf("tell %s of incidents: %w", t.URL, err)
+	if status, err := r.signer.Post(ctx, client, r.URL, r.Keys().Token("", wire.ActivatorSubject), body); err != nil && status != http.StatusNotFound {
+		return fmt.Errorf("tell %s of incidents: %w", r.URL, err)
 	}
 	return nil
 }

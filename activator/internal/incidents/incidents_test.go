@@ -67,20 +67,20 @@ func TestWhatCouldNotBeToldIsToldLaterAndWhatIsTooMuchIsCounted(t *testing.T) {
 	}))
 	defer server.Close()
 	failed := make(chan error, 100)
-	teller := &Teller{Pod: "activator-1", URL: server.URL + wire.PathIncidents, Keys: keys, Failed: func(err error) { failed <- err }}
+	reporter := &Reporter{Pod: "activator-1", URL: server.URL + wire.PathIncidents, Keys: keys, Failed: func(err error) { failed <- err }}
 	at := time.Unix(1000, 0)
 	revision := backends.Key{Namespace: "default", Name: "hello-00001"}
 	for i := range 1000 {
-		teller.refuse(refusal{revision, 503, "full"}, at.Add(time.Duration(i)), 1)
+		reporter.refuse(refusal{revision, 503, "full"}, at.Add(time.Duration(i)), 1)
 	}
 	for range wire.MaxIncidents + 7 {
-		teller.ColdStart(wire.ColdStarted{Namespace: "default", Revision: "hello-00001", At: at})
+		reporter.ColdStart(wire.ColdStarted{Namespace: "default", Revision: "hello-00001", At: at})
 	}
-	if n := teller.Dropped.Load(); n != 7 {
+	if n := reporter.Dropped.Load(); n != 7 {
 		t.Errorf("%d dropped, want 7", n)
 	}
 	done := make(chan struct{})
-	go func() { teller.Run(t.Context()); close(done) }()
+	go func() { reporter.Run(t.Context()); close(done) }()
 	<-failed
 	away.Store(false)
 	all := <-told
@@ -93,34 +93,34 @@ func TestWhatCouldNotBeToldIsToldLaterAndWhatIsTooMuchIsCounted(t *testing.T) {
 // Pods that do not answer are told of soon, with the age of the newest attempt. What could not be
 // told grows older, and is dropped when it proves nothing any more.
 func TestPodsThatDoNotAnswerAreToldOfSoon(t *testing.T) {
-	teller := &Teller{Pod: "activator-1", Node: "c", Keys: keys}
+	reporter := &Reporter{Pod: "activator-1", Node: "c", Keys: keys}
 	revision := backends.Key{Namespace: "default", Name: "hello-00001"}
 	now := time.Unix(1000, 0)
-	teller.Unreached(revision, "hello-1", now.Add(-time.Second))
-	teller.Unreached(revision, "hello-1", now.Add(-2*time.Second))
-	teller.Unreached(revision, "hello-2", now.Add(-9*time.Second))
+	reporter.Unreached(revision, "hello-1", now.Add(-time.Second))
+	reporter.Unreached(revision, "hello-1", now.Add(-2*time.Second))
+	reporter.Unreached(revision, "hello-2", now.Add(-9*time.Second))
 	select {
-	case <-teller.hurried():
+	case <-reporter.hurried():
 	default:
 		t.Error("nobody hurries")
 	}
-	all := teller.take(now)
+	all := reporter.take(now)
 	if len(all.Unreached) != 2 {
 		t.Fatalf("%+v", all.Unreached)
 	}
-	teller.putBack(all, now)
-	all = teller.take(now.Add(1500 * time.Millisecond))
+	reporter.putBack(all, now)
+	all = reporter.take(now.Add(1500 * time.Millisecond))
 	want := wire.Unreached{Namespace: "default", Revision: "hello-00001", Pod: "hello-1", By: "activator-1", Node: "c", Ago: 2500 * time.Millisecond}
 	if len(all.Unreached) != 1 || all.Unreached[0] != want {
 		t.Errorf("%+v", all.Unreached)
 	}
-	if all = teller.take(now); len(all.Unreached) != 0 {
+	if all = reporter.take(now); len(all.Unreached) != 0 {
 		t.Errorf("told again: %+v", all.Unreached)
 	}
 	for i := range wire.MaxIncidents + 3 {
-		teller.Unreached(revision, strconv.Itoa(i), now)
+		reporter.Unreached(revision, strconv.Itoa(i), now)
 	}
-	if n := teller.Dropped.Load(); n != 3 {
+	if n := reporter.Dropped.Load(); n != 3 {
 		t.Errorf("%d dropped, want 3", n)
 	}
 }
@@ -128,15 +128,15 @@ func TestPodsThatDoNotAnswerAreToldOfSoon(t *testing.T) {
 // Attempts that fail all the time do not put the report off.
 func TestAReportIsNotPutOffByThoseThatFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		teller := &Teller{Keys: func() wire.Keys { return keys() }, URL: "http://127.0.0.1:0", Failed: func(error) {}}
+		reporter := &Reporter{Keys: func() wire.Keys { return keys() }, URL: "http://127.0.0.1:0", Failed: func(error) {}}
 		failed := make(chan time.Time, 100)
-		teller.Failed = func(error) { failed <- time.Now() }
+		reporter.Failed = func(error) { failed <- time.Now() }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { teller.Run(ctx); close(done) }()
+		go func() { reporter.Run(ctx); close(done) }()
 		began := time.Now()
 		for range 30 {
-			teller.Unreached(backends.Key{Namespace: "default", Name: "hello-00001"}, "hello-1", time.Now())
+			reporter.Unreached(backends.Key{Namespace: "default", Name: "hello-00001"}, "hello-1", time.Now())
 			time.Sleep(soon / 10)
 		}
 		if at := <-failed; at.Sub(began) > 2*soon {

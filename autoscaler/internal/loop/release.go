@@ -18,12 +18,12 @@ func (s *shard) release(key Key, now time.Time) {
 		return
 	}
 	c := o.Pods.Count(key)
-	stir := revision.Stir{Wake: c.Asleep, Look: c.Asleep == 0 && c.Lapsed > 0, Grow: c.Shrunk > 0}
-	if stir == (revision.Stir{}) {
+	orders := revision.PodOrders{Wake: c.Asleep, Look: c.Asleep == 0 && c.Lapsed > 0, Grow: c.Shrunk > 0}
+	if orders == (revision.PodOrders{}) {
 		delete(s.given, key)
 		return
 	}
-	o.Tender.Tend(key, stir, func() string { return "another autoscaler scales the revision, and pods do not sleep for it" })
+	o.Tender.Tend(key, orders, func() string { return "another autoscaler scales the revision, and pods do not sleep for it" })
 	if again, ok := s.given[key]; !ok || !now.Before(again) {
 		s.given[key] = now.Add(releasePeriod)
 		time.AfterFunc(releasePeriod, func() { s.touch(key) })

@@ -18,10 +18,10 @@ type bedroom struct {
 	*world
 	mutex sync.Mutex
 	deaf  atomic.Bool
-	told  []revision.Stir
+	told  []revision.PodOrders
 }
 
-func (b *bedroom) Tend(key Key, s revision.Stir, why func() string) {
+func (b *bedroom) Tend(key Key, s revision.PodOrders, why func() string) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	b.told = append(b.told, s)
@@ -38,7 +38,7 @@ func (b *bedroom) Tend(key Key, s revision.Stir, why func() string) {
 	b.counts[key] = c
 }
 
-func (b *bedroom) took() []revision.Stir {
+func (b *bedroom) took() []revision.PodOrders {
 	synctest.Wait()
 	b.mutex.Lock()
 	defer b.mutex.Unlock()

@@ -344,8 +344,8 @@ func (s *shard) decide(m *member, now time.Time, between bool) {
 	if out.Changed {
 		s.engine.options.Actor.Act(Order{Key: m.key, UID: types.UID(m.spec.UID), Target: m.spec.Target, Outcome: out, Since: now})
 	}
-	if t := s.engine.options.Tender; t != nil && (out.Stir.Wake > 0 || out.Stir.Sleep > 0 || out.Stir.Look || out.Stir.Grow) {
-		t.Tend(m.key, out.Stir, out.Reason)
+	if t := s.engine.options.Tender; t != nil && (out.PodOrders.Wake > 0 || out.PodOrders.Sleep > 0 || out.PodOrders.Look || out.PodOrders.Grow) {
+		t.Tend(m.key, out.PodOrders, out.Reason)
 	}
 	if out.Probe {
 		s.probe(m, out.Epoch)

@@ -82,10 +82,10 @@ type Actor interface {
 	Act(Order)
 }
 
-// Tender tells pods to sleep and to wake. Tend does not block. What it could not do is in a later
-// Stir again.
+// Tender tells pods to sleep and to wake. Tend does not block. What it could not do, a later
+// call asks for again.
 type Tender interface {
-	Tend(key Key, s revision.Stir, why func() string)
+	Tend(key Key, s revision.PodOrders, why func() string)
 }
 
 // Scraper asks pods for their stats. Scrape does not block and calls done once, from any goroutine.

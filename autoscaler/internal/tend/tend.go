@@ -75,7 +75,7 @@ type Tender struct {
 
 // Tend implements loop.Tender. While orders to a revision are under way, it does nothing: the loop
 // decides again when they are done.
-func (t *Tender) Tend(key loop.Key, s revision.Stir, why func() string) {
+func (t *Tender) Tend(key loop.Key, s revision.PodOrders, why func() string) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if _, busy := t.busy[key]; busy || len(t.busy) >= most {
@@ -96,7 +96,7 @@ func (t *Tender) Tend(key loop.Key, s revision.Stir, why func() string) {
 	}()
 }
 
-func (t *Tender) tend(ctx context.Context, key loop.Key, s revision.Stir, why func() string) (changed bool) {
+func (t *Tender) tend(ctx context.Context, key loop.Key, s revision.PodOrders, why func() string) (changed bool) {
 	switch {
 	case s.Wake > 0:
 		asleep, _ := t.Index.NotReady(key)
@@ -172,7 +172,7 @@ func (t *Tender) idlest(ctx context.Context, key loop.Key, n int) []pods.Pod {
 
 // look asks the pods that sleep, and those that may, what they do. It compresses those that have
 // been frozen for long.
-func (t *Tender) look(ctx context.Context, key loop.Key, s revision.Stir) (changed bool) {
+func (t *Tender) look(ctx context.Context, key loop.Key, s revision.PodOrders) (changed bool) {
 	asleep, lapsed := t.Index.NotReady(key)
 	var news atomic.Bool
 	var mutex sync.Mutex

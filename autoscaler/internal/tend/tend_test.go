@@ -123,36 +123,36 @@ const frozen = 1 + uint8(standby.Frozen)
 func TestPodsAreTold(t *testing.T) {
 	long := time.Now().Add(-2 * compressAfter)
 	for behaviour, c := range map[string]struct {
-		pods []pods.Pod
-		load map[string]float64
-		busy map[string]wire.Busy
-		deny string
-		stir revision.Stir
-		want map[string]string
+		pods   []pods.Pod
+		load   map[string]float64
+		busy   map[string]wire.Busy
+		deny   string
+		orders revision.PodOrders
+		want   map[string]string
 	}{
 		"the idlest fall asleep": {
 			pods: []pods.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}}, load: map[string]float64{"a": 2, "b": 0.5, "c": 1},
-			stir: revision.Stir{Sleep: 2, Level: standby.Compressed}, want: map[string]string{"b": "frozen", "c": "frozen"}},
+			orders: revision.PodOrders{Sleep: 2, Level: standby.Compressed}, want: map[string]string{"b": "frozen", "c": "frozen"}},
 		"but not those that are busy": {
 			pods: []pods.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}}, load: map[string]float64{"c": 1}, busy: map[string]wire.Busy{"a": wire.BusyTold, "b": wire.BusyBalked},
-			stir: revision.Stir{Sleep: 1, Level: standby.Frozen}, want: map[string]string{"c": "frozen"}},
+			orders: revision.PodOrders{Sleep: 1, Level: standby.Frozen}, want: map[string]string{"c": "frozen"}},
 		"no deeper than they may": {
-			pods: []pods.Pod{{Name: "a"}}, stir: revision.Stir{Sleep: 1, Level: standby.Warm}, want: map[string]string{"a": "warm"}},
+			pods: []pods.Pod{{Name: "a"}}, orders: revision.PodOrders{Sleep: 1, Level: standby.Warm}, want: map[string]string{"a": "warm"}},
 		"those that sleep least deeply wake": {
-			pods: []pods.Pod{{Name: "a", Depth: frozen + 1}, {Name: "b", Depth: frozen}, {Name: "c"}},
-			stir: revision.Stir{Wake: 1}, want: map[string]string{"b": wire.LevelAwake}},
+			pods:   []pods.Pod{{Name: "a", Depth: frozen + 1}, {Name: "b", Depth: frozen}, {Name: "c"}},
+			orders: revision.PodOrders{Wake: 1}, want: map[string]string{"b": wire.LevelAwake}},
 		"more are asked for than there are": {
-			pods: []pods.Pod{{Name: "a", Depth: frozen}, {Name: "b"}},
-			stir: revision.Stir{Wake: 5}, want: map[string]string{"a": wire.LevelAwake}},
+			pods:   []pods.Pod{{Name: "a", Depth: frozen}, {Name: "b"}},
+			orders: revision.PodOrders{Wake: 5}, want: map[string]string{"a": wire.LevelAwake}},
 		"those that slept long are compressed": {
-			pods: []pods.Pod{{Name: "a", Depth: frozen, Since: long}, {Name: "b", Depth: frozen, Since: time.Now()}},
-			stir: revision.Stir{Look: true, Level: standby.Compressed}, want: map[string]string{"a": "compressed"}},
+			pods:   []pods.Pod{{Name: "a", Depth: frozen, Since: long}, {Name: "b", Depth: frozen, Since: time.Now()}},
+			orders: revision.PodOrders{Look: true, Level: standby.Compressed}, want: map[string]string{"a": "compressed"}},
 		"but not if they may not be": {
-			pods: []pods.Pod{{Name: "a", Depth: frozen, Since: long}},
-			stir: revision.Stir{Look: true, Level: standby.Frozen}, want: map[string]string{}},
+			pods:   []pods.Pod{{Name: "a", Depth: frozen, Since: long}},
+			orders: revision.PodOrders{Look: true, Level: standby.Frozen}, want: map[string]string{}},
 		"a pod that refuses does not stop the others": {
 			pods: []pods.Pod{{Name: "a"}, {Name: "b"}}, deny: "a",
-			stir: revision.Stir{Sleep: 2, Level: standby.Frozen}, want: map[string]string{"b": "frozen"}},
+			orders: revision.PodOrders{Sleep: 2, Level: standby.Frozen}, want: map[string]string{"b": "frozen"}},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			h := newHouse(t, c.pods...)
@@ -161,13 +161,13 @@ func TestPodsAreTold(t *testing.T) {
 			}
 			h.deny[c.deny], h.busy = true, c.busy
 			tender := h.tender()
-			changed := tender.tend(t.Context(), key, c.stir, why)
+			changed := tender.tend(t.Context(), key, c.orders, why)
 			for pod, level := range c.want {
 				if h.told[pod] != level {
 					t.Errorf("%s was told %q, want %q", pod, h.told[pod], level)
 				}
 			}
-			if len(h.told) != len(c.want) || changed != (len(c.want) > 0 && !c.stir.Look) {
+			if len(h.told) != len(c.want) || changed != (len(c.want) > 0 && !c.orders.Look) {
 				t.Errorf("told %v, changed: %v", h.told, changed)
 			}
 			levels := map[string]bool{}
@@ -196,9 +196,9 @@ func TestARevisionIsTendedByOneAtATime(t *testing.T) {
 	}
 	done := make(chan struct{})
 	tender.Changed = func(loop.Key) { close(done) }
-	tender.Tend(key, revision.Stir{Sleep: 1, Level: standby.Frozen}, why)
+	tender.Tend(key, revision.PodOrders{Sleep: 1, Level: standby.Frozen}, why)
 	<-begun
-	tender.Tend(key, revision.Stir{Sleep: 1, Level: standby.Frozen}, why)
+	tender.Tend(key, revision.PodOrders{Sleep: 1, Level: standby.Frozen}, why)
 	close(goOn)
 	<-done
 	if asleep, _ := h.NotReady(key); len(asleep) != 1 || cmp.Or(asleep[0].Depth, 0) != 1 {
@@ -210,7 +210,7 @@ func TestARevisionIsTendedByOneAtATime(t *testing.T) {
 func TestAHookThatFailedIsTold(t *testing.T) {
 	h := newHouse(t, pods.Pod{Name: "b"}, pods.Pod{Name: "a"}, pods.Pod{Name: "c"})
 	h.busy = map[string]wire.Busy{"a": wire.BusyBalked, "b": wire.BusyBalked, "c": wire.BusyTold}
-	if h.tender().tend(t.Context(), key, revision.Stir{Sleep: 1, Level: standby.Frozen}, why) || len(h.told) > 0 {
+	if h.tender().tend(t.Context(), key, revision.PodOrders{Sleep: 1, Level: standby.Frozen}, why) || len(h.told) > 0 {
 		t.Errorf("told %v", h.told)
 	}
 	if len(h.events) != 1 || !strings.HasPrefix(h.events[0], "StandbyHookFailed: pod a stays awake for 1m0s: ") {
