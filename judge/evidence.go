@@ -119,6 +119,14 @@ func above(n, bad uint64, bound float64) (factors [len(tilts)]float64) {
 	return factors
 }
 
+// aboveAll is the mean of the factors of all requests as one block.
+func aboveAll(n, bad uint64, bound float64) (mean float64) {
+	for _, factor := range above(n, bad, bound) {
+		mean += factor / float64(len(tilts))
+	}
+	return mean
+}
+
 // sureOfMost is how sure mostOf is.
 const sureOfMost = 0.95
 

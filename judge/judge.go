@@ -59,6 +59,7 @@ const (
 	RuleStep      = "step"      // it has not answered enough of them for the next step
 	RuleSilent    = "silent"    // nobody tells how it does
 	RuleSuspicion = "suspicion" // something speaks against it, too little to convict
+	RulePreview   = "preview"   // it fails more than its bound before it has a share
 	// RuleUncompared: it fails more than its bound, and there is too little of the old one to tell
 	// whether that fails as much.
 	RuleUncompared = "uncompared"
@@ -88,6 +89,8 @@ type Decision struct {
 	// spoke against it last, which are Lately, if that is the reason.
 	Alone  uint64 `json:"alone,omitempty"`
 	Lately uint64 `json:"lately,omitempty"`
+	// Preview says that New are requests by a tag.
+	Preview bool `json:"preview,omitempty"`
 }
 
 // Doubt bounds the chance that a revision that is no worse than the old one ever looks as bad as
@@ -116,8 +119,12 @@ func (d *Decision) Reason() string {
 		return fmt.Sprintf("no figures of the revisions came for %s", d.For.Round(time.Second))
 	case d.Rule == RuleRequests:
 		return fmt.Sprintf("the new revision has answered %d of the %d requests that it needs to get all", d.Answered, d.Requests)
+	case d.Rule == RuleStep && d.Preview:
+		return fmt.Sprintf("the new revision has answered %d of the %d requests by its tag that it needs to get others", d.Answered, d.Requests)
 	case d.Rule == RuleStep:
 		return fmt.Sprintf("the new revision has answered %d of the %d requests that it needs at this step", d.Answered, d.Requests)
+	case d.Rule == RulePreview:
+		return d.charge() + ", more than it may, so it gets no others"
 	case d.Rule == RuleFine:
 		return fmt.Sprintf("%s; it fails at most %.3g %%", d.charge(), 100*d.Most())
 	case d.Rule == RuleSender:
@@ -136,6 +143,9 @@ func (d *Decision) charge() string {
 	if t := d.Times; t != (Times{}) {
 		return fmt.Sprintf("%d of %d requests to the new revision took longer than %s, %d of %d to the old one longer than %s",
 			t.New, t.OfNew, end(t.NewBucket), t.Old, t.OfOld, end(t.OldBucket))
+	}
+	if d.Preview {
+		return fmt.Sprintf("%d of %d requests by the tag of the new revision failed", d.New.Errors, d.New.Requests)
 	}
 	return fmt.Sprintf("%d of %d requests to the new revision failed, %d of %d to the old one", d.New.Errors, d.New.Requests, d.Old.Errors, d.Old.Requests)
 }
@@ -194,6 +204,9 @@ type Input struct {
 	// step gives it all of them.
 	Share int
 	Last  bool
+	// Preview says that it gets none yet, and New are those by its tag. Whoever sends there chose
+	// the revision, so there is nothing to compare with, and they never send it back.
+	Preview bool
 	// Least is how many requests the new revision must have answered with this share for the step
 	// that is due; 0 if none is.
 	Least uint64
@@ -210,6 +223,8 @@ type State struct {
 	Heard time.Time `json:"heard,omitzero"`
 	Block Block     `json:"block,omitzero"`
 	Step  Step      `json:"step,omitzero"`
+	// Preview says that the counts are of requests by a tag. They end with it.
+	Preview bool `json:"preview,omitempty"`
 	// Old and New are of all blocks that have ended.
 	Old Counts `json:"old,omitzero"`
 	New Counts `json:"new,omitzero"`
@@ -254,6 +269,7 @@ type Slow struct {
 //	a quantile that is too slow                             go back, with evidence of tests/FalseAlarms
 //	a pod that starts for too long, and none of the old one go back
 //	no figures for 10 s                                     wait
+//	a preview that is likelier above the bound of errors    wait
 //	evidence of suspicion, or all pods start slowly         wait
 //	more errors than the bound, twice the old one's rate    wait
 //	too few requests for the last or the next step          wait
@@ -275,6 +291,12 @@ func Decide(g Guard, s State, in Input, now time.Time) (Decision, State) {
 
 // take adds what was seen to the block, and weighs the blocks that end.
 func (s State) take(g Guard, in Input, now time.Time) State {
+	if s.Preview && !in.Preview {
+		s = State{Heard: s.Heard}
+	}
+	if s.Preview = in.Preview; in.Preview {
+		in.Old = Counts{}
+	}
 	if s.Heard.IsZero() {
 		s.Heard = now
 	}
@@ -376,7 +398,7 @@ func beyond(l *wire.Latency, bucket int) (all, above uint64) {
 }
 
 func (s *State) judge(g Guard, in Input, now time.Time) Decision {
-	d := Decision{Rule: RuleFine, Evidence: 1, Old: s.Old.Tally, New: s.New.Tally, Bound: g.Starts}
+	d := Decision{Rule: RuleFine, Evidence: 1, Preview: in.Preview, Old: s.Old.Tally, New: s.New.Tally, Bound: g.Starts}
 	silent, enough := now.Sub(s.Heard), float64(max(2, g.tests()))/FalseAlarms
 	alone := s.accuse(g, enough, &d)
 	slowStart := g.Starts > 0 && in.Told && in.NewStarts > g.Starts
@@ -389,6 +411,8 @@ func (s *State) judge(g Guard, in Input, now time.Time) Decision {
 		d.Verdict, d.Rule, d.For = Wait, RuleSilent, silent
 	case slowStart:
 		d.Verdict, d.Rule, d.For = Wait, RuleStarts, in.NewStarts
+	case in.Preview && g.Errors > 0 && aboveAll(s.New.Requests, s.New.Errors, g.Errors/100) > 1:
+		d.Verdict, d.Rule = Wait, RulePreview // waiting harms nobody, so little is enough
 	case alone > 0:
 		d.Verdict, d.Rule, d.Alone, d.Lately = Wait, RuleSender, alone, s.Lately.Errors
 	case d.Evidence >= suspicion:

@@ -24,6 +24,7 @@ var epoch = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 //	at 5s ... old@20ms=89 old@200ms=1 new@30ms=10
 //	                            and how long they took
 //	at 5s ... new#3=10/1        and of which drawer their senders were, besides those without one
+//	at 5s ... preview           the new revision has no share yet, and new is of its tag
 //	at 5s ... last              the next step gives the new revision everything
 //	at 5s ... old-starts=70s new-starts=70s
 //	                            and for how long the slowest pod has been starting
@@ -36,7 +37,7 @@ func TestScenarios(t *testing.T) {
 		var s State
 		golden.File(t, file, golden.Blocks(text, func(commands string) string { return play(t, commands, &g, &s, seen) }))
 	})
-	for _, rule := range []string{RuleOff, RuleFine, RuleErrors, RuleStarts, RuleRequests, RuleStep, RuleSilent, RuleSuspicion, RuleUncompared, RuleSender, "p99"} {
+	for _, rule := range []string{RuleOff, RuleFine, RuleErrors, RuleStarts, RuleRequests, RuleStep, RuleSilent, RuleSuspicion, RuleUncompared, RuleSender, RulePreview, "p99"} {
 		if !seen[rule] {
 			t.Errorf("no scenario shows rule %s", rule)
 		}
@@ -101,6 +102,8 @@ func see(t *testing.T, in *Input, word string) {
 		}
 	case key == "percent":
 		in.Share = int(whole(t, value))
+	case key == "preview":
+		in.Preview = true
 	case key == "last":
 		in.Last = true
 	case key == "least":

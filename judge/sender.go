@@ -78,10 +78,7 @@ func (s *State) without(drawer int, bound float64) bool {
 	l, of := &s.Lately, s.Lately.Senders[drawer]
 	requests := l.Requests - min(of.Requests, l.Requests)
 	bad := min(l.Errors-min(of.Errors, l.Errors), requests)
-	failing := 0.0
-	for _, ratio := range above(requests, bad, bound) {
-		failing += ratio / float64(len(tilts))
-	}
+	failing := aboveAll(requests, bad, bound)
 	const all = wire.SenderDrawers
 	more := float64(bad) - (l.Drawn.Expected[all] - l.Drawn.Expected[drawer])
 	spread := max(0, l.Drawn.Spread[all]-l.Drawn.Spread[drawer])

@@ -86,6 +86,9 @@ type judged struct {
 	Requests uint64   `json:"requests"`
 	Failed   uint64   `json:"failed"`
 	P99Ms    *float64 `json:"p99Ms,omitempty"`
+	// ByTag are those that came by a tag, in none of the others.
+	ByTag       uint64 `json:"byTag,omitempty"`
+	ByTagFailed uint64 `json:"byTagFailed,omitempty"`
 }
 
 type explainedDecision struct {
@@ -192,6 +195,7 @@ func judgedOf(j *view.Judged) *judged {
 	for i := range j.Seconds {
 		s := &j.Seconds[i]
 		out.Requests, out.Failed = out.Requests+s.Good+s.Failed, out.Failed+s.Failed
+		out.ByTag, out.ByTagFailed = out.ByTag+s.Tagged[0]+s.Tagged[1], out.ByTagFailed+s.Tagged[1]
 		latency := s.Latency()
 		times.Merge(&latency)
 	}
@@ -375,6 +379,9 @@ func (r *explainedRevision) write(out io.Writer, now time.Time) {
 	}
 	if j := r.Judged; j != nil {
 		row("judged", "in %d s: %d requests, %d failed, p99 %s", j.Seconds, j.Requests, j.Failed, optional(j.P99Ms, milliseconds))
+		if j.ByTag > 0 {
+			row("by a tag", "in %d s: %d requests, %d failed", j.Seconds, j.ByTag, j.ByTagFailed)
+		}
 	}
 	sleep := ""
 	if r.Levels != "" {

@@ -116,7 +116,7 @@ func writeRollout(w io.Writer, svc *serving.Service, route *serving.Route) error
 		}
 		fmt.Fprintln(&b)
 	}
-	for _, key := range []string{names.RolloutGuardAnnotation, names.RolloutDurationAnnotation, names.RolloutOverruleAnnotation} {
+	for _, key := range []string{names.RolloutGuardAnnotation, names.RolloutDurationAnnotation, names.RolloutStepsAnnotation, names.RolloutOverruleAnnotation} {
 		if text, spelling, ok := names.Lookup(svc.Annotations, key); ok {
 			fmt.Fprintf(&b, "%s: %s\n", spelling, text)
 		}

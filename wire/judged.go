@@ -10,9 +10,9 @@ import (
 // does not know it answers without.
 const QueryJudged = "judged"
 
-// HeaderSenders, with any value, asks for Judged.Senders beside QueryJudged. A queue-proxy that
-// does not know it answers without. An autoscaler that does not know them takes no answer of that
-// length, and does not send it.
+// HeaderSenders, with any value, asks for Judged.Senders and Tagged beside QueryJudged. A
+// queue-proxy that does not know it answers without. An autoscaler that does not know them takes no
+// answer of that length, and does not send it.
 const HeaderSenders = "Ebb-Senders"
 
 // SenderDrawers is how many drawers there are for senders of requests. Which one a sender has is a
@@ -34,10 +34,17 @@ type Judged struct {
 	// Senders are Good and Failed by drawers, as far as senders are known: queue-proxy looks for
 	// them only while a judge asks, and in its first seconds.
 	Senders [SenderDrawers]Sender
+	// Tagged are those that came by a tag. Their senders chose the revision, so they are in none of
+	// the counts above.
+	Tagged Sender
 }
 
-// Sender counts the requests of the senders that have one drawer.
+// Sender counts requests of some senders, such as those that have one drawer.
 type Sender struct{ Good, Failed uint32 }
+
+func (s Sender) since(before Sender) Sender {
+	return Sender{wrapped(s.Good - before.Good), wrapped(s.Failed - before.Failed)}
+}
 
 // Since returns what was counted since an earlier report of the same process.
 func (j *Judged) Since(before *Judged) Judged {
@@ -46,8 +53,9 @@ func (j *Judged) Since(before *Judged) Judged {
 		d.Latency[i] = wrapped(j.Latency[i] - before.Latency[i])
 	}
 	for i, s := range j.Senders {
-		d.Senders[i] = Sender{wrapped(s.Good - before.Senders[i].Good), wrapped(s.Failed - before.Senders[i].Failed)}
+		d.Senders[i] = s.since(before.Senders[i])
 	}
+	d.Tagged = j.Tagged.since(before.Tagged)
 	return d
 }
 
@@ -55,7 +63,7 @@ func wrapped(n uint32) uint32 { return n % judgedWrap }
 
 // Append appends the fields of a Stat. One is Good, Failed, the first bucket of Latency that is not
 // empty, and the counts from there to the last one. The other one, if there is anything, is Good
-// and Failed of each drawer.
+// and Failed of each drawer and of Tagged.
 func (j *Judged) Append(data []byte) []byte {
 	var space [3 + 3 + 1 + 3*LatencyBuckets]byte
 	text := binary.AppendUvarint(space[:0], uint64(wrapped(j.Good)))
@@ -73,10 +81,11 @@ func (j *Judged) Append(data []byte) []byte {
 		text = appendCounts(text, counts[first:])
 	}
 	data = protobuf.AppendBytes(data, statJudged, text)
-	var senders [2 * SenderDrawers]uint32
+	var senders [2*SenderDrawers + 2]uint32
 	for i, s := range j.Senders {
 		senders[2*i], senders[2*i+1] = wrapped(s.Good), wrapped(s.Failed)
 	}
+	senders[2*SenderDrawers], senders[2*SenderDrawers+1] = wrapped(j.Tagged.Good), wrapped(j.Tagged.Failed)
 	if text = appendCounts(space[:0], senders[:]); len(text) > 0 {
 		data = protobuf.AppendBytes(data, statSenders, text)
 	}
@@ -84,19 +93,20 @@ func (j *Judged) Append(data []byte) []byte {
 }
 
 // readSenders takes the other field.
-func readSenders(value protobuf.Field) (all [SenderDrawers]Sender, err error) {
+func (j *Judged) readSenders(value protobuf.Field) error {
 	text, err := value.Bytes()
 	if err != nil {
-		return all, err
+		return err
 	}
-	var senders [2 * SenderDrawers]uint32
+	var senders [2*SenderDrawers + 2]uint32
 	if err := readCounts(text, senders[:]); err != nil {
-		return all, err
+		return err
 	}
-	for i := range all {
-		all[i] = Sender{senders[2*i], senders[2*i+1]}
+	for i := range j.Senders {
+		j.Senders[i] = Sender{senders[2*i], senders[2*i+1]}
 	}
-	return all, nil
+	j.Tagged = Sender{senders[2*SenderDrawers], senders[2*SenderDrawers+1]}
+	return nil
 }
 
 // read takes the field of a Stat.

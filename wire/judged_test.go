@@ -19,6 +19,9 @@ func TestJudgedSurvivesItsEncoding(t *testing.T) {
 		for range random.IntN(3) {
 			in.Senders[random.IntN(SenderDrawers)] = Sender{random.Uint32N(judgedWrap), random.Uint32N(3)}
 		}
+		if random.IntN(2) == 0 {
+			in.Tagged = Sender{random.Uint32N(3), random.Uint32N(judgedWrap)}
+		}
 		out, err := DecodeStat("", Stat{PodName: "p", Judged: in}.Append(nil))
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +59,7 @@ func TestJudgedThatCannotBeIsRefused(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{
 		"a count without its end":     {1, 0x80},
-		"more drawers than there are": make([]byte, 2*SenderDrawers+1),
+		"more drawers than there are": make([]byte, 2*SenderDrawers+3),
 	} {
 		if stat, err := DecodeStat("", protobuf.AppendBytes((&Judged{}).Append(nil), statSenders, data)); err == nil {
 			t.Errorf("senders: %s: got %+v", name, stat.Judged)
@@ -78,11 +81,11 @@ func TestTheDifferenceOfTwoReportsIsWhatCameBetween(t *testing.T) {
 		}
 		return s.Judged
 	}
-	came := Judged{Good: 5, Failed: 1, Latency: Latency{3: 4, 40: 2}, Senders: [SenderDrawers]Sender{0: {4, 0}, 15: {1, 1}}}
+	came := Judged{Good: 5, Failed: 1, Latency: Latency{3: 4, 40: 2}, Senders: [SenderDrawers]Sender{0: {4, 0}, 15: {1, 1}}, Tagged: Sender{2, 3}}
 	for name, counted := range map[string]Judged{
 		"at first":            {},
-		"at the wrap":         {Good: judgedWrap - 2, Failed: 7, Latency: Latency{3: judgedWrap - 1}, Senders: [SenderDrawers]Sender{0: {judgedWrap - 1, 0}, 15: {3, judgedWrap - 1}}},
-		"at the memory's end": {Good: math.MaxUint32 - 1, Failed: math.MaxUint32, Latency: Latency{3: math.MaxUint32 - 3}, Senders: [SenderDrawers]Sender{0: {math.MaxUint32, 7}, 15: {math.MaxUint32, math.MaxUint32}}},
+		"at the wrap":         {Good: judgedWrap - 2, Failed: 7, Latency: Latency{3: judgedWrap - 1}, Senders: [SenderDrawers]Sender{0: {judgedWrap - 1, 0}, 15: {3, judgedWrap - 1}}, Tagged: Sender{judgedWrap - 1, judgedWrap - 2}},
+		"at the memory's end": {Good: math.MaxUint32 - 1, Failed: math.MaxUint32, Latency: Latency{3: math.MaxUint32 - 3}, Senders: [SenderDrawers]Sender{0: {math.MaxUint32, 7}, 15: {math.MaxUint32, math.MaxUint32}}, Tagged: Sender{math.MaxUint32, math.MaxUint32}},
 	} {
 		before := told(counted)
 		counted.Good += came.Good
@@ -94,6 +97,8 @@ func TestTheDifferenceOfTwoReportsIsWhatCameBetween(t *testing.T) {
 			counted.Senders[i].Good += s.Good
 			counted.Senders[i].Failed += s.Failed
 		}
+		counted.Tagged.Good += came.Tagged.Good
+		counted.Tagged.Failed += came.Tagged.Failed
 		now := told(counted)
 		if got := now.Since(before); got != came {
 			t.Errorf("%s: got %+v, want %+v", name, got, came)
@@ -117,6 +122,7 @@ func TestAStatWithJudgedFitsItsLimit(t *testing.T) {
 	for i := range j.Senders {
 		j.Senders[i] = Sender{most, most}
 	}
+	j.Tagged = Sender{most, most}
 	if n := len(j.Append(nil)); n > MaxAnswerBytes-MaxStatBytes {
 		t.Errorf("%d bytes are more than %d", n, MaxAnswerBytes-MaxStatBytes)
 	}

@@ -11,8 +11,8 @@ import (
 // ten for each told metric.
 const MaxStatBytes = 336 + 10*MaxTold
 
-// MaxAnswerBytes bounds a Stat with Judged, which has at most 144 bytes, and 100 for its senders.
-const MaxAnswerBytes = MaxStatBytes + 144 + 100
+// MaxAnswerBytes bounds a Stat with Judged, which has at most 144 bytes, and 106 for its senders.
+const MaxAnswerBytes = MaxStatBytes + 144 + 106
 
 // Bounds of a POST to PathStats. An activator reports many revisions at once, a pod its own only.
 const (
@@ -142,7 +142,7 @@ func (s Stat) Append(data []byte) []byte {
 // can count them.
 func DecodeStat(pod string, data []byte) (Stat, error) {
 	var s Stat
-	var senders [SenderDrawers]Sender
+	var senders Judged
 	err := protobuf.Fields(data, func(number int, value protobuf.Field) error {
 		switch number {
 		case statPodName:
@@ -188,9 +188,7 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 			s.Judged = &Judged{}
 			return s.Judged.read(value)
 		case statSenders:
-			var err error
-			senders, err = readSenders(value)
-			return err
+			return senders.readSenders(value)
 		}
 		if place := number - statTold; place >= 0 && place < MaxTold {
 			return s.Told.decode(place, value)
@@ -201,7 +199,7 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 		return Stat{}, fmt.Errorf("decode stat: %w", err)
 	}
 	if s.Judged != nil {
-		s.Judged.Senders = senders
+		s.Judged.Senders, s.Judged.Tagged = senders.Senders, senders.Tagged
 	}
 	return s, nil
 }

@@ -183,7 +183,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: RolloutGuardAnnotation, On: onRoute, Values: Values{Text: "on, off, or bounds such as errors<1%, p99<2x, starts<60s, requests>100"}, Default: "off",
 		Effect: "What a new latest revision must keep to while traffic moves to it; else it goes back. Without a rollout duration it takes 2m."},
 	{Key: RolloutStepsAnnotation, On: onRoute, Values: Values{Text: "at most 20 ascending percentages with commas, each with a time, a number of requests, both or neither: 1% 30s, 10% 5m requests>1000, 50%"}, Default: "even steps",
-		Effect: "Shares of a new latest revision on the way to all requests. One without a time has an equal part of the rollout duration. A number of requests is waited for besides, and needs a rollout guard."},
+		Effect: "Shares of a new latest revision on the way to all requests. One without a time has an equal part of the rollout duration. A number of requests is waited for besides, and needs a rollout guard. A first step of 0% needs a tag that follows the latest revision: its requests are judged."},
 	{Key: RolloutOverruleAnnotation, On: onRoute, Values: Values{Text: "promote REVISION, back REVISION"}, Default: "none",
 		Effect: "A person's word about the latest revision: it goes on unjudged, or goes back. Nothing if it names another one."},
 	{Key: AsyncAnnotation, On: onRoute, Values: anyOf(string(AsyncAllowed), string(AsyncAlways), string(AsyncNever)), Default: string(AsyncNever),

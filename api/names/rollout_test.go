@@ -14,6 +14,7 @@ func TestStepsOfARollout(t *testing.T) {
 		"10%, 10%":         "refused",
 		"10%, 5%":          "refused",
 		"0%":               "refused",
+		"0%, 1%":           "refused", // nobody judges it
 		"100%":             "refused",
 		"1":                "refused",
 		"1% 0s":            "refused",
@@ -33,6 +34,10 @@ func TestStepsOfARollout(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"1% 30s requests>5, 10% requests>7": "[{1 30s 5} {10 0s 7}]",
+		"0% 10m requests>5, 1%":             "[{0 10m0s 5} {1 0s 0}]",
+		"0% 10m":                            "refused",
+		"1%, 0%":                            "refused",
+		"-1%, 1%":                           "refused",
 		"1% requests>0":                     "refused",
 		"1% requests>many":                  "refused",
 		"1% requests>5 30s":                 "refused",
@@ -47,6 +52,9 @@ func TestStepsOfARollout(t *testing.T) {
 		if got != want {
 			t.Errorf("with a guard, %q: %s, want %s", text, got, want)
 		}
+	}
+	if steps, fault := RolloutSteps(map[string]string{RolloutStepsAnnotation: "0%, 1%", RolloutGuardAnnotation: "p99<2x"}); fault == nil {
+		t.Errorf("nobody judges the errors of %v", steps)
 	}
 	if steps, fault := RolloutSteps(nil); steps != nil || fault != nil {
 		t.Errorf("without steps: %v, %v", steps, fault)

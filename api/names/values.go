@@ -263,7 +263,7 @@ func RolloutSteps(annotations map[string]string) (steps []RolloutStep, fault *ap
 		return nil, nil
 	}
 	refuse := func(step string) ([]RolloutStep, *apis.FieldError) {
-		return nil, apis.ErrInvalidValue(text, spelling, fmt.Sprintf("%q: must be ascending percentages from 1%% to 99%%, at most %d, each with a time, a number of requests, both or neither, such as \"1%% 30s, 10%% 5m requests>1000, 50%%\"", step, maxRolloutSteps))
+		return nil, apis.ErrInvalidValue(text, spelling, fmt.Sprintf("%q: must be ascending percentages from 0%% to 99%%, at most %d, each with a time, a number of requests, both or neither, such as \"1%% 30s, 10%% 5m requests>1000, 50%%\"", step, maxRolloutSteps))
 	}
 	counted := false
 	for step := range strings.SplitSeq(text, ",") {
@@ -273,7 +273,7 @@ func RolloutSteps(annotations map[string]string) (steps []RolloutStep, fault *ap
 		}
 		number, isPercent := strings.CutSuffix(words[0], "%")
 		percent, err := strconv.ParseInt(number, 10, 64)
-		if err != nil || !isPercent || percent < 1 || percent > 99 || len(steps) > 0 && percent <= steps[len(steps)-1].Percent {
+		if err != nil || !isPercent || percent < 0 || percent > 99 || len(steps) > 0 && percent <= steps[len(steps)-1].Percent {
 			return refuse(step)
 		}
 		one := RolloutStep{Percent: percent}
@@ -297,8 +297,15 @@ func RolloutSteps(annotations map[string]string) (steps []RolloutStep, fault *ap
 		}
 		steps = append(steps, one)
 	}
-	if guard, fault := RolloutGuard(annotations); counted && fault == nil && !guard.On() {
+	guard, badGuard := RolloutGuard(annotations)
+	switch preview := steps[0].Percent == 0; {
+	case preview && len(steps) == 1:
+		return nil, apis.ErrInvalidValue(text, spelling, "0% is for a tag to be judged before the first requests of others: add a step, such as 0% 10m, 1%")
+	case badGuard != nil:
+	case counted && !guard.On():
 		return nil, apis.ErrInvalidValue(text, spelling, "requests> is counted by the judge of a rollout: set "+RolloutGuardAnnotation)
+	case preview && guard.Errors == 0:
+		return nil, apis.ErrInvalidValue(text, spelling, "0% is judged by errors: set "+RolloutGuardAnnotation+" with errors<")
 	}
 	return steps, nil
 }

@@ -37,7 +37,8 @@ type Configuration struct {
 }
 
 // Stage is a share of a target's requests, in percent, and for how long the newest revision has it.
-// Requests is how many it must have answered there besides, which its judge sees to.
+// The first one may be 0: the newest revision then gets what comes by a tag, and no other. Requests
+// is how many it must have answered there besides, which its judge sees to.
 type Stage struct {
 	Percent  int64
 	For      time.Duration
@@ -151,13 +152,12 @@ func advance(b, w Configuration, now time.Time) Configuration {
 	switch {
 	case c.Revisions[last].Revision != newest:
 		// The new revision starts with one percent, from the newest that has any.
-		for i := last; i >= 0; i-- {
-			if c.Revisions[i].Percent > 0 {
-				c.Revisions[i].Percent--
-				break
-			}
+		begin := Share{newest, 1}
+		if len(c.Stages) > 0 {
+			begin.Percent = min(1, c.Stages[0].Percent)
 		}
-		c.Revisions = append(c.Revisions, Share{newest, 1})
+		c.Revisions[c.served()].Percent -= begin.Percent
+		c.Revisions = append(c.Revisions, begin)
 		c.Step, c.Held, c.Judged = Step{Start: now.UnixNano()}, false, nil
 	case len(c.Revisions) > 1 && c.Step.Size > 0 && !c.Held && now.UnixNano() >= c.Step.Next:
 		c.step()
@@ -182,7 +182,7 @@ func (c *Configuration) stage(now time.Time) {
 // at the next one.
 func (c *Configuration) At(stages []Stage) (at Stage, next int64) {
 	for _, s := range stages {
-		if share := max(1, s.Percent*c.Percent/100); share > c.Revisions[len(c.Revisions)-1].Percent {
+		if share := max(min(1, s.Percent), s.Percent*c.Percent/100); share > c.Revisions[len(c.Revisions)-1].Percent {
 			return at, share
 		}
 		at = s
@@ -228,13 +228,23 @@ func GiveBack(s State, lost func(revision string) bool) State {
 	return out
 }
 
-// retarget changes the target's percentage: an increase goes to the newest revision, a decrease is
-// taken from the oldest.
+// served is the newest revision that has a share.
+func (c *Configuration) served() int {
+	for i := len(c.Revisions) - 1; i > 0; i-- {
+		if c.Revisions[i].Percent > 0 {
+			return i
+		}
+	}
+	return 0
+}
+
+// retarget changes the target's percentage: an increase goes to the newest revision that has a
+// share, a decrease is taken from the oldest.
 func (c *Configuration) retarget(percent int64) {
 	diff := percent - c.Percent
 	c.Percent = percent
 	if diff > 0 {
-		c.Revisions[len(c.Revisions)-1].Percent += diff
+		c.Revisions[c.served()].Percent += diff
 	}
 	for i := 0; diff < 0 && i < len(c.Revisions); i++ {
 		take := min(-diff, c.Revisions[i].Percent)
@@ -267,7 +277,7 @@ func (c *Configuration) compact() {
 	c.Revisions = kept
 	// If revisions come faster than steps, their number must stay within what a gateway supports.
 	for last = len(c.Revisions) - 1; last >= maxRevisions; last = len(c.Revisions) - 1 {
-		c.Revisions[last].Percent += c.Revisions[1].Percent
+		c.Revisions[c.served()].Percent += c.Revisions[1].Percent
 		c.Revisions = append(c.Revisions[:1], c.Revisions[2:]...)
 	}
 }

@@ -150,6 +150,66 @@ func TestARolloutInStages(t *testing.T) {
 	}
 }
 
+// A first stage of 0 % keeps the newest revision out of the split until it is due, and no judge
+// holds it.
+func TestAPreviewHasNoShare(t *testing.T) {
+	goal := func(percent int64, revision string) State {
+		w := want(percent, revision)
+		w.Configurations[0].Stages = []Stage{{0, time.Minute, 5}, {1, time.Minute, 0}, {50, time.Minute, 0}}
+		return w
+	}
+	begun, again := Advance(want(60, "a"), goal(60, "b"), time.Hour, zero)
+	if show(begun) != "a=60 b=0" || again != 0 || !begun.InProgress() {
+		t.Fatalf("%s, again %v", show(begun), again)
+	}
+	begun, _ = Observe(begun, time.Hour, zero)
+	if c := begun.Configurations[0]; c.LastStep() || c.Step.Size != 1 {
+		t.Fatalf("once the gateways follow: %s", begun)
+	}
+	for _, row := range []struct {
+		behaviour string
+		goal      State
+		want      string
+	}{
+		{"it goes on", goal(60, "b"), "a=60 b=0"},
+		{"a newer revision is a preview, too", goal(60, "d"), "a=60 d=0"},
+		{"a newer one, without a preview", want(60, "d"), "a=59 d=1"},
+		{"more requests are not for it", goal(100, "b"), "a=100 b=0"},
+		{"nor does it lose any", goal(30, "b"), "a=30 b=0"},
+	} {
+		if s, _ := Advance(begun, row.goal, time.Hour, zero); show(s) != row.want {
+			t.Errorf("%s: %s, want %s", row.behaviour, show(s), row.want)
+		}
+	}
+	if back := GiveBack(begun, func(revision string) bool { return revision == "b" }); show(back) != "a=60" || back.InProgress() {
+		t.Errorf("it went back: %s", back)
+	}
+	many := State{[]Configuration{{Name: "c", Percent: 80, Step: Step{Start: 1, Next: 1 << 62, Duration: 1, Size: 1}}}}
+	for i := range 8 {
+		many.Configurations[0].Revisions = append(many.Configurations[0].Revisions, Share{fmt.Sprint(i), 10})
+	}
+	if s, _ := Advance(many, goal(80, "b"), time.Hour, zero); show(s) != "0=10 2=10 3=10 4=10 5=10 6=10 7=20 b=0" {
+		t.Errorf("beside many: %s", show(s))
+	}
+	held := Parse(begun.String())
+	held.Configurations[0].Held = true
+	if s, again := Advance(held, goal(60, "b"), time.Hour, zero.Add(time.Hour)); show(s) != "a=60 b=0" || again != 0 {
+		t.Errorf("it is held: %s, again %v", show(s), again)
+	}
+	if s, _ := Advance(begun, want(60, "b"), time.Hour, zero.Add(time.Minute)); show(s) != "a=59 b=1" {
+		t.Errorf("the steps are taken away: %s", show(s))
+	}
+	s, now, seen := begun, zero, ""
+	for range 4 {
+		s, again = Advance(Parse(s.String()), goal(60, "b"), time.Hour, now)
+		seen += show(s) + ", "
+		now = now.Add(again)
+	}
+	if want := "a=60 b=0, a=59 b=1, a=30 b=30, b=60, "; seen != want || now.Sub(zero) != 3*time.Minute {
+		t.Errorf("%s in %v, want %s", seen, now.Sub(zero), want)
+	}
+}
+
 func TestWhatWentBackHasNoShare(t *testing.T) {
 	shares := []Share{{"a", 20}, {"b", 30}, {"d", 49}, {"e", 1}}
 	for _, row := range []struct{ back, want string }{
@@ -210,12 +270,22 @@ func TestNonsenseIsIgnored(t *testing.T) {
 }
 
 func FuzzAdvance(f *testing.F) {
-	f.Add(`{"configurations":[{"configurationName":"c","percent":100,"revisions":[{"revisionName":"a","percent":60},{"revisionName":"b","percent":40}]}]}`, int64(50), "b", int64(5))
-	f.Fuzz(func(t *testing.T, text string, percent int64, revision string, seconds int64) {
+	f.Add(`{"configurations":[{"configurationName":"c","percent":100,"revisions":[{"revisionName":"a","percent":60},{"revisionName":"b","percent":40}]}]}`, int64(50), "b", int64(5), false)
+	f.Add(`{"configurations":[{"configurationName":"c","percent":100,"revisions":[{"revisionName":"a","percent":100},{"revisionName":"b","percent":0}]}]}`, int64(50), "b", int64(5), true)
+	f.Fuzz(func(t *testing.T, text string, percent int64, revision string, seconds int64, preview bool) {
 		if percent < 0 || percent > 100 || seconds < 0 || seconds > 1e6 {
 			return
 		}
-		s, _ := Advance(Parse(text), want(percent, revision), time.Duration(seconds)*time.Second, zero)
+		goal, before := want(percent, revision), Parse(text)
+		if preview {
+			goal.Configurations[0].Stages = []Stage{{0, time.Minute, 5}, {10, time.Minute, 0}}
+		}
+		s, _ := Advance(before, goal, time.Duration(seconds)*time.Second, zero)
+		c := s.Configurations[0]
+		if b, known := before.Find("c", ""); preview && known && len(c.Revisions) > 1 && b.Revisions[len(b.Revisions)-1].Revision != revision &&
+			c.Revisions[len(c.Revisions)-1].Percent > 0 {
+			t.Fatalf("a preview begins with a share: %s", s)
+		}
 		s, _ = Observe(s, time.Minute, zero.Add(time.Second))
 		sum := int64(0)
 		for _, r := range s.Configurations[0].Revisions {

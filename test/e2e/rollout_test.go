@@ -94,6 +94,58 @@ func TestARevisionThatCannotStartGetsNoRequest(t *testing.T) {
 	}
 }
 
+// "We look at the preview before we let it out, and forgot to once." No request but those of the
+// tag reaches a new revision until enough of these have been answered, and well.
+func TestAPreviewIsJudgedBeforeOthersReachIt(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	manifest := func(env map[string]string) string {
+		return strings.Replace(service{name: "look", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1"}, env: env,
+			traffic: "  - latestRevision: true\n    percent: 100\n  - latestRevision: true\n    tag: next\n"}.manifest(),
+			"  name: look\n", "  name: look\n  annotations:\n    serving.ebb.dev/rollout-guard: errors<5%, starts<60s\n"+
+				"    serving.ebb.dev/rollout-steps: 0% 1s requests>50, 50% 3s\n", 1)
+	}
+	url := s.ready("look", manifest(map[string]string{"TEXT": "one"}))
+	host, err := cluster.HostOf(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	preview := "http://next-" + host + "/"
+	says := func(what string) {
+		s.Helper()
+		if _, err := s.Await(s.ctx, cluster.Routes, s.namespace, "look", func(route *unstructured.Unstructured) bool {
+			return strings.Contains(cluster.Conditions(route)["IngressReady"].Message, what)
+		}); err != nil {
+			s.Fatalf("the Route does not say %q: %v", what, err)
+		}
+	}
+	prober := probe.Start(s.client(), url, 20*time.Millisecond)
+	s.apply(manifest(map[string]string{"TEXT": "two", "FAIL_PERCENT": "100"}))
+	says("of the 50 requests by its tag")
+	s.until("the preview fails", func() (bool, string, error) {
+		probe.Burst(s.ctx, s.client(), preview, 10)
+		route, err := s.Get(s.ctx, cluster.Routes, s.namespace, "look")
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return strings.Contains(cluster.Conditions(route)["IngressReady"].Message, "more than it may"), cluster.Describe(route), nil
+	})
+	s.apply(manifest(map[string]string{"TEXT": "three"}))
+	says("has answered 0 of the 50 requests by its tag")
+	if report := prober.StopAfter(s.ctx, 200); report.Err(200) != nil || report.Bodies["one\n"] != report.Sent {
+		t.Errorf("before the preview had its requests: %v, %v", report.Err(200), report.Bodies)
+	}
+	s.until("the tag leads to the third", func() (bool, string, error) {
+		seen := count(probe.Burst(s.ctx, s.client(), preview, 60))
+		return seen["three\n"] == 60, fmt.Sprint(seen), nil
+	})
+	if _, err := s.AwaitReady(s.ctx, s.namespace, "look"); err != nil {
+		t.Fatal(err)
+	}
+	if seen := count(probe.Burst(s.ctx, s.client(), url, 50)); seen["three\n"] != 50 {
+		t.Errorf("50 requests after the rollout: %v", seen)
+	}
+}
+
 // "The autoscaler was away in the middle, and the new revision got everything although nobody knew
 // how it did." The split stands still, and goes on when an autoscaler is back.
 func TestARolloutStandsStillWhileTheAutoscalerIsAway(t *testing.T) {

@@ -22,7 +22,7 @@ func (s *Service) Validate(req rules.Request[Service]) *apis.FieldError {
 	_, rollout := names.RolloutDuration(s.Annotations)
 	_, guard := names.RolloutGuard(s.Annotations)
 	_, overrule := names.RolloutOverrule(s.Annotations)
-	_, steps := names.RolloutSteps(s.Annotations)
+	steps := validateSteps(s.Annotations, s.Spec.Traffic)
 	_, async := names.ParseAsync(s.Annotations)
 	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).
 		Also(overrule.ViaField("annotations")).Also(steps.ViaField("annotations")).Also(async.ViaField("annotations"))
@@ -78,7 +78,7 @@ func (r *Route) Validate(req rules.Request[Route]) *apis.FieldError {
 	_, rollout := names.RolloutDuration(r.Annotations)
 	_, guard := names.RolloutGuard(r.Annotations)
 	_, overrule := names.RolloutOverrule(r.Annotations)
-	_, steps := names.RolloutSteps(r.Annotations)
+	steps := validateSteps(r.Annotations, r.Spec.Traffic)
 	_, async := names.ParseAsync(r.Annotations)
 	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).
 		Also(overrule.ViaField("annotations")).Also(steps.ViaField("annotations")).Also(async.ViaField("annotations"))

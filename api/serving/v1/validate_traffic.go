@@ -2,9 +2,13 @@ package v1
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/api/names"
 )
 
 // maxSharing is the most backends that one rule of an HTTPRoute can name.
@@ -17,6 +21,27 @@ const (
 	inService trafficPlace = true
 	inRoute   trafficPlace = false
 )
+
+// validateSteps checks the steps of rollouts. If they begin with a preview, each target that
+// follows the latest Revision needs a tag that leads there, and that has no percent: it would get
+// it at once.
+func validateSteps(annotations map[string]string, targets []TrafficTarget) *apis.FieldError {
+	steps, fault := names.RolloutSteps(annotations)
+	if len(steps) == 0 || steps[0].Percent > 0 {
+		return fault
+	}
+	for i := range targets {
+		latest := &targets[i]
+		if latest.Tag != "" || latest.RevisionName != "" || ptr.Deref(latest.Percent, 0) == 0 || slices.ContainsFunc(targets, func(t TrafficTarget) bool {
+			return t.Tag != "" && t.RevisionName == "" && t.ConfigurationName == latest.ConfigurationName && ptr.Deref(t.Percent, 0) == 0
+		}) {
+			continue
+		}
+		text, spelling, _ := names.Lookup(annotations, names.RolloutStepsAnnotation)
+		return apis.ErrInvalidValue(text, spelling, "0% is for the requests of a tag: add a target to spec.traffic that follows the latest Revision, with a tag and without a percent")
+	}
+	return nil
+}
 
 func validateTraffic(targets []TrafficTarget, place trafficPlace) (errs *apis.FieldError) {
 	if len(targets) == 0 {

@@ -132,6 +132,8 @@ type Second struct {
 	// has one by a hash of its address. Empty ones at the end are left out, and requests whose
 	// sender is not known.
 	Senders [][2]uint64 `json:"senders,omitempty"`
+	// Tagged are the good and the failed requests that came by a tag.
+	Tagged [2]uint64 `json:"tagged,omitzero"`
 }
 
 // Latency returns the counts of all buckets.

@@ -200,6 +200,7 @@ type counts struct {
 	good, failed uint64
 	latency      [wire.LatencyBuckets]uint64
 	senders      [wire.SenderDrawers][2]uint64
+	tagged       [2]uint64
 }
 
 func (c *counts) add(j wire.Judged) {
@@ -212,11 +213,13 @@ func (c *counts) add(j wire.Judged) {
 		c.senders[i][0] += uint64(s.Good)
 		c.senders[i][1] += uint64(s.Failed)
 	}
+	c.tagged[0] += uint64(j.Tagged.Good)
+	c.tagged[1] += uint64(j.Tagged.Failed)
 }
 
 // second leaves out the empty buckets at both ends, and the empty drawers at the end.
 func (c *counts) second(at time.Time) v1alpha1.Second {
-	s := v1alpha1.Second{At: at.UTC(), Good: c.good, Failed: c.failed}
+	s := v1alpha1.Second{At: at.UTC(), Good: c.good, Failed: c.failed, Tagged: c.tagged}
 	first, last := 0, len(c.latency)
 	for last > 0 && c.latency[last-1] == 0 {
 		last--

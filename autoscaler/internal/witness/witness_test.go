@@ -201,13 +201,14 @@ func TestSendersAreTold(t *testing.T) {
 			p.says(pod, float64(100+uptime), uint32(10*uptime), uint32(3*uptime))
 			if pod != "older" {
 				p.stats[pod].Judged.Senders[2+i] = wire.Sender{Good: 7}
+				p.stats[pod].Judged.Tagged = wire.Sender{Good: uint32(uptime), Failed: uint32(4 * uptime)}
 				p.stats[pod].Judged.Senders[5] = wire.Sender{Good: 1, Failed: uint32(3 * uptime)}
 			}
 		}
 		p.second()
 	}
 	last := p.Judged(key).Seconds[1]
-	if want := [][2]uint64{5: {0, 6}}; !slices.Equal(last.Senders, want) || last.Failed != 9 {
+	if want := [][2]uint64{5: {0, 6}}; !slices.Equal(last.Senders, want) || last.Failed != 9 || last.Tagged != [2]uint64{2, 8} {
 		t.Errorf("got %+v, want %v", last, want)
 	}
 	if first := p.Judged(key).Seconds[0]; first.Senders != nil {

@@ -106,7 +106,8 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		return before, "", 0, nil
 	}
 	c, now := &before.Configurations[at], r.now()
-	newest := c.Revisions[len(c.Revisions)-1].Revision
+	share := c.Revisions[len(c.Revisions)-1]
+	newest := share.Revision
 	t := r.trials.of(key, newest, c.Judged, now)
 	var heard *answer
 	cannot, service := "", route.Labels[names.ServiceLabel]
@@ -134,7 +135,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		cannot = t.cannot
 	}
 	if len(all) == 0 {
-		all = []judge.Input{{Share: int(c.Revisions[len(c.Revisions)-1].Percent)}}
+		all = []judge.Input{{Share: int(share.Percent), Preview: share.Percent == 0}}
 	}
 	if due {
 		at, _ := c.At(m.stages)
@@ -213,6 +214,11 @@ func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all 
 				into = &in.New
 			}
 			s := &seconds[i][k]
+			if i == last && c.Revisions[last].Percent == 0 {
+				into.Requests += s.Tagged[0] + s.Tagged[1]
+				into.Errors += s.Tagged[1]
+				continue
+			}
 			into.Requests += s.Good + s.Failed
 			into.Errors += s.Failed
 			latency := s.Latency()
@@ -229,7 +235,7 @@ func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all 
 		*starts = max(*starts, time.Duration(j.StartingSeconds*float64(time.Second)))
 	}
 	for i := range all {
-		all[i].Told, all[i].Share = true, int(c.Revisions[last].Percent)
+		all[i].Told, all[i].Share, all[i].Preview = true, int(c.Revisions[last].Percent), c.Revisions[last].Percent == 0
 	}
 	return all, ""
 }

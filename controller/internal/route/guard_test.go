@@ -240,6 +240,44 @@ func TestAStepWaitsForItsRequests(t *testing.T) {
 	}
 }
 
+// A preview is judged by the requests of its tag alone. With its first share the judge begins anew,
+// with those of the split.
+func TestAPreviewIsJudgedByTheRequestsOfItsTag(t *testing.T) {
+	l := newLooks()
+	l.stages = []rollout.Stage{{For: time.Second, Requests: 50}, {Percent: 1}}
+	l.state.Configurations[0].Revisions = []rollout.Share{{Revision: "a", Percent: 100}, {Revision: "b"}}
+	failed := uint64(0)
+	l.view = func() (*viewv1alpha1.ServiceView, error) {
+		at := l.clock.Unix()
+		v := told(map[string]string{"a": fmt.Sprintf("%d:90/10", at), "b": fmt.Sprintf("%d:1/7", at)})
+		for i := range v.Revisions {
+			v.Revisions[i].Judged.Seconds[0].Tagged = [2]uint64{20 - failed, failed}
+		}
+		return v, nil
+	}
+	l.look(t, "errors<1%") // the rollout begins
+	for _, row := range []struct {
+		failed uint64
+		want   string
+	}{
+		{0, "held true, remembers true, again 2s: the new revision has answered 20 of the 50 requests by its tag"},
+		{0, "held true, remembers true, again 2s: the new revision has answered 20 of the 50 requests by its tag"}, // as first written
+		{0, "held false, remembers true, again 2s: 0 of 60 requests by the tag of the new revision failed"},
+		{20, "held true, remembers true, again 2s: 20 of 80 requests by the tag of the new revision failed, more than it may"},
+	} {
+		l.clock, failed = l.clock.Add(time.Second), row.failed
+		l.state.Configurations[0].Step = rollout.Step{Start: 1, Next: 1, Size: 1, Duration: 1}
+		if got := l.look(t, "errors<1%"); !strings.HasPrefix(got, row.want) {
+			t.Errorf("%s, want %s", got, row.want)
+		}
+	}
+	l.clock = l.clock.Add(time.Second)
+	l.state.Configurations[0].Revisions = []rollout.Share{{Revision: "a", Percent: 99}, {Revision: "b", Percent: 1}}
+	if got, want := l.look(t, "errors<1%"), "held true, remembers true, again 2s: 7 of 8 requests to the new revision failed, 10 of 100 to the old one"; !strings.HasPrefix(got, want) {
+		t.Errorf("with a share: %s, want %s", got, want)
+	}
+}
+
 // A new leader has the memory of the last change.
 func TestANewLeaderGoesOn(t *testing.T) {
 	l := newLooks()
@@ -326,7 +364,7 @@ func (s *stage) judged(annotations map[string]string, targets []string, fails fu
 				for i := range all {
 					name := fmt.Sprintf("hello-%05d", i+1)
 					failed := fails(name)
-					all[i].Seconds = append(all[i].Seconds, viewv1alpha1.Second{At: now.UTC(), Good: 100 - failed, Failed: failed})
+					all[i].Seconds = append(all[i].Seconds, viewv1alpha1.Second{At: now.UTC(), Good: 100 - failed, Failed: failed, Tagged: [2]uint64{100 - failed, failed}})
 					if len(all[i].Seconds) > viewv1alpha1.MaxSeconds {
 						all[i].Seconds = all[i].Seconds[1:]
 					}
@@ -434,6 +472,7 @@ func TestAGuardWithoutADurationHasOne(t *testing.T) {
 		{"0s", "off", "1% 30s, 10%", 0, "2m0s [{1 30s 0} {10 1m0s 0}]"},
 		{"10m", "on", "10% requests>7, 50%", 0, "10m0s [{10 5m0s 7} {50 5m0s 0}]"},
 		{"10m", "off", "10%, 50%", 0, "10m0s [{10 5m0s 0} {50 5m0s 0}]"},
+		{"10m", "on", "0% 1h requests>7, 50%", 0, "10m0s [{0 1h0m0s 7} {50 5m0s 0}]"},
 	} {
 		snapshot.Network.RolloutDuration = row.setting
 		route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
@@ -474,6 +513,30 @@ func (s *stage) patch(annotations map[string]string) {
 		r.Annotations[key] = value
 	}
 	s.put(routes, "serving.knative.dev/v1", "Route", r)
+}
+
+// A preview that fails waits for a person, and no request of others reaches it. One that does well
+// goes on.
+func TestAPreviewThatFailsWaitsForAPerson(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutGuardAnnotation: "errors<1%", names.RolloutStepsAnnotation: "0% 1s requests>150, 50% 1s"},
+		[]string{"latest=100", "next:latest=0"}, func(revision string) uint64 { return map[string]uint64{"hello-00002": 50}[revision] })
+	s.configuration("hello-00002")
+	s.until("it waits", func(r *servingv1.Route) bool {
+		return condition(r, "IngressReady") == "Unknown RolloutInProgress" && condition(r, "AllTrafficAssigned") == "True " &&
+			strings.Contains(r.Status.GetCondition("IngressReady").Message, "requests by the tag of the new revision failed, more than it may") &&
+			shown(r) == "hello-00001=100 nexthello-00002=0"
+	})
+	s.patch(map[string]string{names.RolloutOverruleAnnotation: "promote hello-00002"})
+	s.until("it is promoted", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "hello-00002=100 nexthello-00002=0"
+	})
+	s.configuration("hello-00003")
+	s.until("the next one is a preview", func(r *servingv1.Route) bool { return shown(r) == "hello-00002=100 nexthello-00003=0" })
+	s.until("it goes on", func(r *servingv1.Route) bool { return shown(r) == "hello-00002=50 hello-00003=50 nexthello-00003=0" })
+	s.until("it has all", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "hello-00003=100 nexthello-00003=0"
+	})
 }
 
 // What a person says counts before the judge, and only of the latest revision.

@@ -88,6 +88,9 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 		}
 		seen[t.configuration+"/"+t.tag] = true
 		for _, share := range c.Revisions {
+			if share.Percent == 0 {
+				continue // a preview has the requests of its tag, whose target follows it at once
+			}
 			revision, err := r.revisions.Revisions(route.Namespace).Get(share.Revision)
 			if err != nil {
 				return nil, rolling{}, 0, err

@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"ebb.dev/ebb/forward"
-	"ebb.dev/ebb/queue-proxy/internal/routetag"
 )
 
 // blame is what a request says of the program.
@@ -20,15 +19,14 @@ const (
 // (docs/decisions/0019):
 //
 //	not sent to the container: a probe, a refusal, the queue, its deadline  nobody
-//	of a tag, whose sender chose the revision                               nobody
 //	the client left, or its body is broken                                  nobody
 //	completed below 500, and with no gRPC status of faulty                  good
 //	completed otherwise, or the program says so (wire.HeaderFailed)         program
 //	a timer fired                                                           program
 //	no or a broken response                                                 program
 //	the same, because of us, or no connection while the pod ends            nobody
-func (c *Chain) blame(r *forward.Request, res *forward.Result, p *pass) blame {
-	if p.sent.IsZero() || routetag.Chosen(r) {
+func (c *Chain) blame(res *forward.Result, p *pass) blame {
+	if p.sent.IsZero() {
 		return nobody
 	}
 	switch res.Cause {

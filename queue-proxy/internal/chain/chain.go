@@ -142,8 +142,12 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 // Done implements forward.Handler.
 func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 	p := r.Data.(*pass)
-	now, who, sender := r.Started.Add(res.Duration+res.Parted), c.blame(r, res, p), unknown
-	if who != nobody && c.Gate.isAsked(now) {
+	now, who, sender := r.Started.Add(res.Duration+res.Parted), c.blame(res, p), unknown
+	switch {
+	case who == nobody:
+	case routetag.Chosen(r): // the sender chose the revision
+		sender = tagged
+	case c.Gate.isAsked(now):
 		sender = drawerOf(r)
 	}
 	c.Gate.leave(p, now, res, who, sender)

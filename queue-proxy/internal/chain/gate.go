@@ -190,7 +190,7 @@ func (g *Gate) await(ctx context.Context, p *pass) bool {
 }
 
 // leave ends a request, whatever became of it, and hands its slot on. sender is the drawer of its
-// sender, or unknown.
+// sender, unknown, or tagged.
 func (g *Gate) leave(p *pass, now time.Time, res *forward.Result, who blame, sender int) {
 	if !p.inside {
 		return
@@ -198,7 +198,11 @@ func (g *Gate) leave(p *pass, now time.Time, res *forward.Result, who blame, sen
 	g.mu.Lock()
 	g.load.Leave(now, p.proxied, p.running)
 	g.load.End(p.proxied, res.Status, res.Duration)
-	if who != nobody {
+	switch {
+	case who == nobody:
+	case sender == tagged:
+		g.load.Tagged(who == program)
+	default:
 		g.load.Judge(p.sent, now.Add(-res.Parted).Sub(p.sent), who == program, !res.Upgraded)
 		if sender != unknown {
 			g.load.Sender(sender, who == program)

@@ -9,8 +9,10 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// unknown is the drawer of a request whose sender nobody knows.
-const unknown = -1
+const (
+	unknown = -1                 // the drawer of a request whose sender nobody knows
+	tagged  = wire.SenderDrawers // in place of a drawer, for a request that came by a tag
+)
 
 // drawerOf is the drawer of the sender of a request, for the judge of rollouts. The sender is the
 // last address in X-Forwarded-For, which the gateway wrote: those before it a client can make up.

@@ -69,7 +69,7 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.URL.RawQuery == wire.QueryJudged {
 		judged := r.Source.Judged()
 		if req.Header.Get(wire.HeaderSenders) == "" {
-			judged.Senders = [wire.SenderDrawers]wire.Sender{}
+			judged.Senders, judged.Tagged = [wire.SenderDrawers]wire.Sender{}, wire.Sender{}
 		}
 		data = judged.Append(slices.Clip(data)) // others write the last report at the same time
 	}

@@ -92,15 +92,20 @@ func (l *Load) Judge(sent time.Time, took time.Duration, failed, timed bool) {
 
 // Sender notes which drawer the sender of a request has that the judge of rollouts counts. It is
 // called besides Judge.
-func (l *Load) Sender(drawer int, failed bool) {
+func (l *Load) Sender(drawer int, failed bool) { count(&l.judged.Senders[drawer], failed) }
+
+// Tagged notes the end of a request that came by a tag. It is called instead of Judge.
+func (l *Load) Tagged(failed bool) { count(&l.judged.Tagged, failed) }
+
+func count(s *wire.Sender, failed bool) {
 	if failed {
-		l.judged.Senders[drawer].Failed++
+		s.Failed++
 	} else {
-		l.judged.Senders[drawer].Good++
+		s.Good++
 	}
 }
 
-// Judged is what Judge and Sender have noted since the process began.
+// Judged is what Judge, Sender and Tagged have noted since the process began.
 func (l *Load) Judged() wire.Judged { return l.judged }
 
 // Refuse notes that the request, which arrived and leaves now, found the pod full.
