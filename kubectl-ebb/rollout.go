@@ -63,7 +63,13 @@ the latest revision, so it means nothing once there is a newer one.`,
 
 // overrule writes a person's word.
 func (p *program) overrule(ctx context.Context, a *access, svc *serving.Service, back bool) error {
-	word, err := overruleOf(svc, back)
+	configuration, err := a.ebb.ServingV1().Configurations(a.namespace).Get(ctx, svc.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the Service %s has no Configuration yet", svc.Name)
+	} else if err != nil {
+		return a.plain(err)
+	}
+	word, err := overruleOf(svc, configuration, back)
 	if err != nil {
 		return err
 	}
@@ -78,9 +84,10 @@ func (p *program) overrule(ctx context.Context, a *access, svc *serving.Service,
 	return err
 }
 
-// overruleOf is what to write, or why it would mean nothing.
-func overruleOf(svc *serving.Service, back bool) (word names.Overrule, err error) {
-	word = names.Overrule{Revision: svc.Status.LatestReadyRevisionName, Back: back}
+// overruleOf is what to write, or why it would mean nothing. The Service's status follows the
+// Configuration's: in the first moment of a rollout it may name the revision before.
+func overruleOf(svc *serving.Service, configuration *serving.Configuration, back bool) (word names.Overrule, err error) {
+	word = names.Overrule{Revision: configuration.Status.LatestReadyRevisionName, Back: back}
 	if word.Revision == "" {
 		return word, fmt.Errorf("the Service %s has no revision that is Ready", svc.Name)
 	}

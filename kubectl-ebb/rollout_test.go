@@ -43,13 +43,14 @@ func TestRolloutStatus(t *testing.T) {
 }
 
 func TestAWordThatWouldMeanNothingIsRefused(t *testing.T) {
-	svc := &serving.Service{}
-	if _, err := overruleOf(svc, true); err == nil {
+	svc, configuration := &serving.Service{}, &serving.Configuration{}
+	if _, err := overruleOf(svc, configuration, true); err == nil {
 		t.Error("a Service without a revision")
 	}
-	svc.Status.LatestReadyRevisionName = "cart-00002"
+	svc.Status.LatestReadyRevisionName = "cart-00001" // it lags
+	configuration.Status.LatestReadyRevisionName = "cart-00002"
 	for back, want := range map[bool]string{true: "back cart-00002", false: "promote cart-00002"} {
-		if word, err := overruleOf(svc, back); err != nil || word.String() != want {
+		if word, err := overruleOf(svc, configuration, back); err != nil || word.String() != want {
 			t.Errorf("%q, %v, want %q", word, err, want)
 		}
 		if word, fault := names.RolloutOverrule(map[string]string{names.RolloutOverruleAnnotation: want}); fault != nil || word.String() != want {
@@ -57,11 +58,11 @@ func TestAWordThatWouldMeanNothingIsRefused(t *testing.T) {
 		}
 	}
 	svc.Spec.Traffic = []serving.TrafficTarget{{RevisionName: "cart-00001"}}
-	if _, err := overruleOf(svc, true); err == nil {
+	if _, err := overruleOf(svc, configuration, true); err == nil {
 		t.Error("a Service that names its revisions")
 	}
 	svc.Spec.Traffic = append(svc.Spec.Traffic, serving.TrafficTarget{})
-	if _, err := overruleOf(svc, true); err != nil {
+	if _, err := overruleOf(svc, configuration, true); err != nil {
 		t.Error(err)
 	}
 }
