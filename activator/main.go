@@ -2,8 +2,8 @@
 // there is one.
 //
 // Owns: the requests that it holds, its queues and bounds. Reads: Revisions, EndpointSlices of
-// private Services, announcements, the config-* ConfigMaps. Writes: stats to the autoscaler. Never:
-// decides how many pods there are; keeps a request whose client has left.
+// private Services and of activators, announcements, the config-* ConfigMaps. Writes: stats to the
+// autoscaler. Never: decides how many pods there are; keeps a request whose client has left.
 package main
 
 import (

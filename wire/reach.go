@@ -17,7 +17,7 @@ const (
 const HeaderReachProof = "Ebb-Reach-Proof"
 
 // ReachQuestion is what an autoscaler asks an activator: at which of these pods does somebody
-// answer?
+// answer? It may have none, to ask where the activator runs.
 type ReachQuestion struct {
 	Pods []netip.Addr `json:"pods"`
 }

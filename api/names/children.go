@@ -33,6 +33,9 @@ func PublicService(revision string) string { return revision }
 // PrivateService is the name of the Service whose selector matches the revision's own pods.
 func PrivateService(revision string) string { return Child(revision, "-private") }
 
+// ActivatorService is the Service of the activators, in the system namespace.
+const ActivatorService = "activator-service"
+
 // RouteCertificate is the name of a Route's certificate for a tag ("" is the Route's own host).
 func RouteCertificate(routeUID types.UID, tag string, local bool) string {
 	name := "route-" + string(routeUID)

@@ -170,12 +170,12 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.get(key.Namespace, key.Name) != nil }, Clock: clock}
 	p.scraper.Seen = p.records.Scraped
 	p.witness = &witness.Witness{Pods: p.index.ToScrape, Starting: p.index.Starting, Ask: p.scraper.AskJudged, Clock: clock}
-	p.nodes = watchNodes(kube, o, p.index, clock, recorder, log)
-	p.scraper.Heard = p.nodes.Heard
 	p.others = &nodes.Activators{Keys: keys, Log: log, Find: func(ctx context.Context) ([]netip.Addr, error) {
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", fmt.Sprintf("activator-announce.%s.svc.%s.", c.Namespace, c.ClusterDomain))
 	}}
+	p.nodes = watchNodes(kube, o, listed(o.node, p.index, p.others.Nodes), clock, recorder, log)
 	p.nodes.Others = p.others.Ask
+	p.scraper.Heard = p.nodes.Heard
 	silent := types.NamespacedName{Namespace: c.Namespace, Name: wire.SilentNodes}
 	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: func() bool { return p.election.MayWrite(silent) },
 		Undecided: p.nodes.Undecided, Log: log}
@@ -221,14 +221,26 @@ func (p *process) silentNodes(key loop.Key) (all []viewv1alpha1.SilentNode) {
 	return all
 }
 
-// watchNodes makes what finds out which nodes have died. It tells of them in events of the nodes.
-func watchNodes(kube kubernetes.Interface, o options, index *pods.Index, clock func() time.Time, recorder record.EventRecorder, log *slog.Logger) *nodes.Watcher {
-	listed := func(maxEach int) map[string][]string {
-		if !index.Elsewhere(o.node) { // nothing is decided about the own node
+// listed lists the nodes with pods of services or an activator, and addresses there: first that of
+// an activator, which is nobody's who could have it answer nobody. Where all are on this node, it
+// lists none, because nothing is decided about that.
+func listed(self string, index *pods.Index, activators func() map[string]string) func(maxEach int) map[string][]string {
+	return func(maxEach int) map[string][]string {
+		there := activators()
+		delete(there, self)
+		if len(there) == 0 && !index.Elsewhere(self) {
 			return nil
 		}
-		return index.Nodes(maxEach)
+		all := index.Nodes(maxEach)
+		for node, ip := range there {
+			all[node] = slices.Insert(all[node], 0, ip)
+		}
+		return all
 	}
+}
+
+// watchNodes makes what finds out which nodes have died. It tells of them in events of the nodes.
+func watchNodes(kube kubernetes.Interface, o options, listed func(int) map[string][]string, clock func() time.Time, recorder record.EventRecorder, log *slog.Logger) *nodes.Watcher {
 	return &nodes.Watcher{Self: o.node, Pods: listed, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log,
 		Lease: renewals(kube),
 		Tell: func(v alive.Verdict) {

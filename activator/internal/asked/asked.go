@@ -1,8 +1,8 @@
 // Package asked answers autoscalers that ask at which pods somebody answers.
 //
-// Owns: the attempts to connect that they ask for. Reads: the pods that Kubernetes lists as ready.
-// Writes: to the backends, which pods did not answer. Never: connects to an address that is no
-// pod's, sends a byte there, or keeps anything of a question.
+// Owns: the attempts to connect that they ask for. Reads: the pods of revisions, and activators,
+// that Kubernetes lists as ready. Writes: to the backends, which pods did not answer. Never:
+// connects to an address that is no pod's, sends a byte there, or keeps anything of a question.
 package asked
 
 import (

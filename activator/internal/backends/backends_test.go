@@ -314,6 +314,11 @@ func TestSilenceIsOfANode(t *testing.T) {
 	}
 	both := add("both", on(1, "b"), on(2, "c"))
 	add("asked", on(3, "b"), on(4, "c"), on(5, ""))
+	// Of no revision: activators.
+	table.SetSlice(Key{Namespace: "system"}, "activators", []Endpoint{on(6, "b"), on(7, "c")})
+	if !table.Knows(address(7).Addr()) || table.Knows(address(8).Addr()) {
+		t.Error("it does not know who is an activator")
+	}
 	chosen := func() string {
 		slot, ok := both.Queue.Try()
 		if !ok {
@@ -330,10 +335,12 @@ func TestSilenceIsOfANode(t *testing.T) {
 		silent, answered []int
 		want             string
 	}{
-		{"a pod that nobody knows", []int{9}, nil, "1"},
+		{"a pod that nobody knows", []int{8}, nil, "1"},
 		{"a pod whose node nobody knows", []int{5}, nil, "1"},
 		{"another pod of the node answers", []int{3}, []int{1}, "1"},
+		{"an activator answers there", []int{3}, []int{6}, "1"},
 		{"another revision's pod there", []int{3}, []int{4}, "2"},
+		{"an activator does not there", []int{7}, []int{6}, "1"},
 	} {
 		list := func(all []int) (out []netip.Addr) {
 			for _, i := range all {

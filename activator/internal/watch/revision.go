@@ -102,10 +102,11 @@ func transformRevision(o any) (any, error) {
 }
 
 // endpointsOf returns the revision that a slice of a private Service belongs to and its endpoints.
+// The activators belong to one without a name.
 func endpointsOf(s *discoveryv1.EndpointSlice) (backends.Key, []backends.Endpoint) {
 	key := backends.Key{Namespace: s.Namespace, Name: s.Labels[names.RevisionLabel]}
-	if key.Name == "" {
-		key.Name = strings.TrimSuffix(s.Labels[discoveryv1.LabelServiceName], "-private")
+	if service := s.Labels[discoveryv1.LabelServiceName]; key.Name == "" && service != names.ActivatorService {
+		key.Name = strings.TrimSuffix(service, "-private")
 	}
 	port := uint16(0)
 	for _, p := range s.Ports {

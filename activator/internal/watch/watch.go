@@ -1,8 +1,9 @@
 // Package watch tells the backends and the plans what Kubernetes says.
 //
-// Owns: the informers. Reads: Revisions, EndpointSlices of private Services, the plans in the
-// status of Routes. Writes: the tables of backends and plans. Never: does anything in an informer
-// callback that could wait; watches Routes where no gateway leads requests by their hosts alone.
+// Owns: the informers. Reads: Revisions, EndpointSlices of private Services and of the activators,
+// the plans in the status of Routes. Writes: the tables of backends and plans. Never: does anything
+// in an informer callback that could wait; watches Routes where no gateway leads requests by their
+// hosts alone.
 package watch
 
 import (
@@ -54,10 +55,9 @@ func (w *Watch) Run(ctx context.Context) error {
 	ours := externalversions.NewSharedInformerFactory(w.Ebb, 0)
 	revisions := ours.Serving().V1().Revisions().Informer()
 	w.revisions = revisions
-	sliced := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = names.ServiceTypeLabel + "=" + names.ServiceTypePrivate
-	}))
+	sliced := w.slices("", names.ServiceTypeLabel+"="+names.ServiceTypePrivate)
 	endpointSlices := sliced.Discovery().V1().EndpointSlices().Informer()
+	activators := w.slices(w.System, discoveryv1.LabelServiceName+"="+names.ActivatorService)
 
 	revisionsSynced, err := follow(revisions, transformRevision, w.revision, w.revision)
 	if err != nil {
@@ -67,9 +67,11 @@ func (w *Watch) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resting := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(w.System), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = discoveryv1.LabelServiceName + "=" + plan.Resting
-	}))
+	// Requests do not need them, so nothing waits until they are known.
+	if _, err := follow(activators.Discovery().V1().EndpointSlices().Informer(), transformSlice, w.slice, w.sliceDeleted); err != nil {
+		return err
+	}
+	resting := w.slices(w.System, discoveryv1.LabelServiceName+"="+plan.Resting)
 	needed, restingSynced, err := plansNeeded(resting.Discovery().V1().EndpointSlices().Informer())
 	if err != nil {
 		return err
@@ -82,9 +84,11 @@ func (w *Watch) Run(ctx context.Context) error {
 	ours.Start(ctx.Done())
 	sliced.Start(ctx.Done())
 	resting.Start(ctx.Done())
+	activators.Start(ctx.Done())
 	defer ours.Shutdown()
 	defer sliced.Shutdown()
 	defer resting.Shutdown()
+	defer activators.Shutdown()
 	defer planned.Shutdown()
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -119,6 +123,12 @@ func (w *Watch) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// slices makes informers of the EndpointSlices in a namespace, or all, that a selector chooses.
+func (w *Watch) slices(namespace, selector string) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }))
 }
 
 // follow calls changed and deleted for the objects of an informer, which transform has made

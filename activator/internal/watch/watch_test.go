@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +156,11 @@ func TestEndpointsOf(t *testing.T) {
 	if key, endpoints := endpointsOf(unlabelled); key.Name != "rev" || endpoints[0].Ready {
 		t.Errorf("by the Service's name: got %v, %+v", key, endpoints)
 	}
+	activators := slice(true)
+	activators.Labels = map[string]string{discoveryv1.LabelServiceName: names.ActivatorService}
+	if key, endpoints := endpointsOf(activators); key != (backends.Key{Namespace: "ns"}) || len(endpoints) != 1 {
+		t.Errorf("of activators: got %v, %+v", key, endpoints)
+	}
 	odd := slice(true)
 	odd.Ports, odd.Endpoints[0].Addresses = nil, []string{"not an address"}
 	if _, endpoints := endpointsOf(odd); len(endpoints) != 0 {
@@ -199,7 +205,7 @@ func TestRoutesAreWatchedOnceAHostMayRest(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	<-w.Known
-	slices(2)
+	slices(3)
 	for _, action := range ebb.Actions() {
 		if action.GetResource().Resource == "routes" {
 			t.Errorf("before, there is a %s of routes", action.GetVerb())
@@ -223,7 +229,10 @@ func TestRoutesAreWatchedOnceAHostMayRest(t *testing.T) {
 
 func TestTheTableFollowsTheCluster(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	ebb, kube := fake.NewSimpleClientset(revision(nil), route("rev")), kubefake.NewClientset(slice(true), resting())
+	activators := slice(true)
+	activators.ObjectMeta = metav1.ObjectMeta{Namespace: "knative-serving", Name: "activators", Labels: map[string]string{discoveryv1.LabelServiceName: names.ActivatorService}}
+	activators.Endpoints[0].Addresses = []string{"10.0.0.9"}
+	ebb, kube := fake.NewSimpleClientset(revision(nil), route("rev")), kubefake.NewClientset(slice(true), resting(), activators)
 	revisions, slices := apiservertest.Watches(t, ebb), apiservertest.Watches(t, kube)
 	budget := hold.NewBudget(hold.Bounds{})
 	table := backends.NewTable(func(_ backends.Key, info *backends.Info) *hold.Queue {
@@ -248,7 +257,8 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 	}
 	<-w.Known
 	revisions(2) // and Routes
-	slices(2)
+	slices(3)
+	eventually("an activator is known", func() bool { return table.Knows(netip.MustParseAddr("10.0.0.9")) })
 	r := table.Get(key)
 	if r == nil || len(r.Snapshot().Pods) != 1 {
 		t.Fatalf("after the first reading: %+v", r)

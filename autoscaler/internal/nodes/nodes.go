@@ -45,11 +45,11 @@ const (
 	undecided = 30 * time.Second
 )
 
-// Watcher watches the nodes that have pods.
+// Watcher watches the nodes that have pods of services, or an activator.
 type Watcher struct {
 	// Self is the node that this process runs on. Without it nothing is decided.
 	Self string
-	// Pods lists addresses of pods by node, at most maxEach of each. Where all are on Self, it may
+	// Pods lists addresses of pods by node, about maxEach of each. Where all are on Self, it may
 	// list none.
 	Pods func(maxEach int) map[string][]string
 	// Dial connects to a pod.

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -41,10 +43,13 @@ type Activators struct {
 	found  atomic.Pointer[[]netip.Addr]
 	signer wire.Signer
 	client http.Client
+
+	mutex sync.Mutex
+	nodes map[netip.Addr]string // where each runs that has said so
 }
 
-// Run looks for activators until ctx ends. Those that were found last count while none can be
-// found: what resolves their name may be on the node that died.
+// Run looks for activators until ctx ends, and asks where they run. Those that were found last
+// count while none can be found: what resolves their name may be on the node that died.
 func (o *Activators) Run(ctx context.Context) error {
 	tick := time.NewTicker(findPeriod)
 	defer tick.Stop()
@@ -54,6 +59,8 @@ func (o *Activators) Run(ctx context.Context) error {
 		cancel()
 		if err == nil && len(all) > 0 {
 			o.found.Store(&all)
+			o.keep(all)
+			o.Ask(ctx, nil, func(wire.ReachAnswer) {})
 		} else if err != nil && ctx.Err() == nil {
 			o.Log.Debug("cannot look for activators", "error", err)
 		}
@@ -66,7 +73,37 @@ func (o *Activators) Run(ctx context.Context) error {
 	}
 }
 
-// Ask is a Watcher's Others.
+// keep forgets where others run than these.
+func (o *Activators) keep(found []netip.Addr) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	maps.DeleteFunc(o.nodes, func(a netip.Addr, _ string) bool { return !slices.Contains(found, a) })
+}
+
+// runs takes where an activator runs, "" if it does not know.
+func (o *Activators) runs(activator netip.Addr, node string) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if o.nodes == nil {
+		o.nodes = map[netip.Addr]string{}
+	}
+	if o.nodes[activator] = node; node == "" {
+		delete(o.nodes, activator)
+	}
+}
+
+// Nodes returns the address of one activator on each node, of those that have said where they run.
+func (o *Activators) Nodes() map[string]string {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	all := make(map[string]string, len(o.nodes))
+	for activator, node := range o.nodes {
+		all[node] = activator.String()
+	}
+	return all
+}
+
+// Ask is a Watcher's Others. Without pods, activators say only where they run.
 func (o *Activators) Ask(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
 	found := o.found.Load()
 	if found == nil {
@@ -130,5 +167,6 @@ func (o *Activators) one(ctx context.Context, activator netip.Addr, body []byte)
 	if err != nil {
 		return fail(err)
 	}
+	o.runs(activator, answer.Node)
 	return answer, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -48,7 +49,7 @@ func TestOnlyAnActivatorsAnswerCounts(t *testing.T) {
 					return
 				}
 				body, _ := io.ReadAll(r.Body)
-				if q, err := wire.DecodeReachQuestion(body); err != nil || !signature.Covers(body) || len(q.Pods) != 1 || q.Pods[0] != pod {
+				if q, err := wire.DecodeReachQuestion(body); err != nil || !signature.Covers(body) || len(q.Pods) > 1 || len(q.Pods) == 1 && q.Pods[0] != pod {
 					t.Errorf("%s: %v", body, err)
 				}
 				c.answer(w, signature)
@@ -77,8 +78,29 @@ func TestOnlyAnActivatorsAnswerCounts(t *testing.T) {
 			if n == 1 != c.counts {
 				t.Errorf("%d answers", n)
 			}
+			if on := o.Nodes(); on["c"] == at.Addr().String() != c.counts || len(on) != n {
+				t.Errorf("they run on %v", on)
+			}
 			cancel()
 			<-done
 		})
+	}
+}
+
+// The news of an activator count, and those that are not found any more run nowhere.
+func TestWhereActivatorsRun(t *testing.T) {
+	address := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, n}) }
+	o := &Activators{}
+	for n, node := range map[byte]string{1: "a", 2: "b", 3: "c", 4: ""} {
+		o.runs(address(n), node)
+	}
+	if got := o.Nodes(); !maps.Equal(got, map[string]string{"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}) {
+		t.Errorf("%v", got)
+	}
+	o.runs(address(1), "d")
+	o.runs(address(2), "")
+	o.keep([]netip.Addr{address(1), address(2), address(4)})
+	if got := o.Nodes(); !maps.Equal(got, map[string]string{"d": "10.0.0.1"}) {
+		t.Errorf("later: %v", got)
 	}
 }

@@ -122,7 +122,7 @@ func TestTheListFollowsPodsActivatorsAndTheMode(t *testing.T) {
 		put(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "coordination.k8s.io/v1", "Lease", &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 			Name: wire.SilentNodes, Namespace: "knative-serving", Annotations: map[string]string{wire.SilentNodesAnnotation: nodes}}})
 	}
-	activators := func(words string) { list("knative-serving", "activators-x", activatorService, nil, words) }
+	activators := func(words string) { list("knative-serving", "activators-x", names.ActivatorService, nil, words) }
 
 	clients, err := reconcile.ConnectTo(config)
 	if err != nil {

@@ -32,9 +32,6 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// activatorService is the Service of the activators, in the system namespace.
-const activatorService = "activator-service"
-
 type reconciler struct {
 	kube       kubernetes.Interface
 	system     string
@@ -50,7 +47,7 @@ type reconciler struct {
 // PodAutoscalers.
 func New(w *reconcile.World) *reconcile.Controller {
 	ofRevisions := w.Kubernetes("", names.ServerlessServiceLabel)
-	ofActivators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+activatorService)
+	ofActivators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+names.ActivatorService)
 	silent := w.Named(w.SystemNamespace, wire.SilentNodes).Coordination().V1().Leases()
 	services, slices := ofRevisions.Core().V1().Services(), ofRevisions.Discovery().V1().EndpointSlices()
 	r := &reconciler{
