@@ -25,8 +25,11 @@ import (
 // asleep is how many pods of a service sleep, and how many are awake, as its PodAutoscaler says.
 func (s *story) asleep(name string) (asleep, awake int64, err error) {
 	list, err := s.Dynamic.Resource(cluster.PodAutoscalers).Namespace(s.namespace).List(s.ctx, metav1.ListOptions{LabelSelector: "serving.knative.dev/service=" + name})
-	if err != nil || len(list.Items) != 1 {
-		return 0, 0, fmt.Errorf("%d PodAutoscalers of %s: %w", len(list.Items), name, err)
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(list.Items) != 1 {
+		return 0, 0, fmt.Errorf("there are %d PodAutoscalers of %s", len(list.Items), name)
 	}
 	asleep, _, _ = unstructured.NestedInt64(list.Items[0].Object, "status", "asleepReplicas")
 	awake, _, _ = unstructured.NestedInt64(list.Items[0].Object, "status", "actualScale")
@@ -158,22 +161,16 @@ func TestAPodWhoseHookFailsStaysAwakeAndSaysSo(t *testing.T) {
 // A program works on after its answer. Its pod stays as long as it says, no request and no Route
 // needed, and goes when it is done.
 func TestAProgramThatSaysThatItIsBusyKeepsItsPod(t *testing.T) {
-	s := begin(t, 5*time.Minute)
-	explain := s.plugin()
 	for name, v := range map[string]service{
 		"deleted":    {},
 		"asleep":     {annotations: map[string]string{"autoscaling.ebb.dev/standby": "1"}},
 		"superseded": {},
 	} {
-		s.Run(name, func(t *testing.T) {
-			s := &story{t, s.Cluster, s.ctx, s.namespace}
-			t.Parallel()
-			s.keepsABusyPod(name, v, explain)
-		})
+		t.Run(name, func(t *testing.T) { begin(t, 4*time.Minute).keepsABusyPod(name, v) })
 	}
 }
 
-func (s *story) keepsABusyPod(name string, v service, explain func(...string) (string, bool)) {
+func (s *story) keepsABusyPod(name string, v service) {
 	s.Helper()
 	if v.annotations == nil {
 		v.annotations = map[string]string{}
@@ -189,6 +186,7 @@ func (s *story) keepsABusyPod(name string, v service, explain func(...string) (s
 		v.env = map[string]string{"TEXT": "another"}
 		s.ready(name, v.manifest())
 	} else {
+		explain := s.plugin()
 		s.until("the program's word decides", func() (bool, string, error) {
 			out, _ := explain("explain", name, "-o", "json")
 			return strings.Contains(out, `"busy-for"`), out, nil
@@ -219,7 +217,6 @@ func (s *story) keepsABusyPod(name string, v service, explain func(...string) (s
 // Who says that it is busy for a year is so for as long as the annotation allows, and a word that
 // is none keeps no pod.
 func TestAProgramIsBusyForAsLongAsItsAnnotationAllows(t *testing.T) {
-	s := begin(t, 4*time.Minute)
 	for name, row := range map[string]struct {
 		allowed string
 		words   []string
@@ -228,9 +225,8 @@ func TestAProgramIsBusyForAsLongAsItsAnnotationAllows(t *testing.T) {
 		"year":    {"30s", []string{"8760h"}, 25 * time.Second},
 		"garbage": {"10m", []string{"for ever", "-10m", "999999999h", "600", "10m, 10m"}, 0},
 	} {
-		s.Run(name, func(t *testing.T) {
-			s := &story{t, s.Cluster, s.ctx, s.namespace}
-			t.Parallel()
+		t.Run(name, func(t *testing.T) {
+			s := begin(t, 4*time.Minute)
 			manifest := service{name: name, annotations: map[string]string{"autoscaling.ebb.dev/busy-for": row.allowed}}.manifest()
 			address := s.ready(name, manifest)
 			for _, word := range row.words {
