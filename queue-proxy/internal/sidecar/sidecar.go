@@ -165,7 +165,7 @@ func (s *Sidecar) build() error {
 		},
 	}
 	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, maxWaitBytes, cfg.Pod, s.started, s.offer)
-	s.drainer = drain.New(cfg.DrainQuiet, func() int { return s.gate.Inside() - s.server.Upgraded() }, s.drainChanged)
+	s.drainer = drain.New(cfg.DrainQuiet, s.unfinished, s.drainChanged)
 	action := forward.EndResponse
 	if cfg.CutResponses {
 		action = forward.CutResponse
@@ -411,6 +411,16 @@ func (s *Sidecar) drainChanged(draining bool) {
 		defer cancel()
 		s.announcer.Say(ctx, !draining, *ready)
 	}()
+}
+
+// unfinished is how many requests must end before the pod goes. A pod that sleeps wakes first, with
+// the hook of its program, and those that waited for it come when it has.
+func (s *Sidecar) unfinished() int {
+	if s.sleeper != nil && s.sleeper.Waking() {
+		s.drainer.Seen(time.Now())
+		return 1
+	}
+	return s.gate.Inside() - s.server.Upgraded()
 }
 
 // offer tells a refused activator of its slot.

@@ -387,6 +387,50 @@ func TestAPodThatLeavesWakes(t *testing.T) {
 	}
 }
 
+// A pod that is deleted while it sleeps gets the call after the wake, however long that takes, and
+// only then SIGTERM: the container's preStop hook lasts until then.
+func TestAPodThatLeavesEndsItsHookFirst(t *testing.T) {
+	called, goOn := make(chan bool, 1), make(chan bool)
+	program := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		called <- true
+		<-goOn
+	}))
+	defer program.Close()
+	port := int(netip.MustParseAddrPort(program.Listener.Addr().String()).Port())
+	r, _, heard := standbyRig(t, func(c *wire.Sidecar) {
+		c.DrainToken = "drain-token"
+		c.WakeHook = &standby.Hook{Method: "POST", Port: port, Path: "/wake", Bound: time.Minute}
+	})
+	fallAsleep(t, r, "frozen", heard)
+	waited := make(chan int, 1)
+	go func() {
+		status, _, _ := r.get("/")
+		waited <- status
+	}()
+	<-called
+	r.stop()
+	over := make(chan bool)
+	go func() {
+		defer close(over)
+		if resp, err := callHook(t, r, "drain-token"); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	select {
+	case <-over:
+		t.Error("the container gets SIGTERM while its hook is called")
+	case err := <-r.done:
+		t.Errorf("queue-proxy ended while a hook was called: %v", err)
+		r.done <- err
+	case <-time.After(300 * time.Millisecond):
+	}
+	close(goOn)
+	if status := <-waited; status != 200 {
+		t.Errorf("the request that waited for the hook got %d", status)
+	}
+	<-over
+}
+
 func TestGateways(t *testing.T) {
 	// 10.244.0.1 as a little endian machine writes it.
 	routes := "Iface\tDestination\tGateway \tFlags\neth0\t00000000\t0100F40A\t0003\neth0\t0000F40A\t00000000\t0001\n"

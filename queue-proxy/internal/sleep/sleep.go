@@ -79,6 +79,7 @@ type Sleeper struct {
 	conn    net.Conn      // of the agent, nil for none
 	changed chan struct{} // closed when those that wait are to look again
 	overdue *time.Timer
+	again   *time.Timer   // of the last freeze that failed
 	called  time.Duration // when the pod was to wake
 	settles time.Duration // until when the pod does not say that it woke
 	ticking bool
@@ -117,6 +118,13 @@ func (s *Sleeper) MayBeFrozen() bool {
 		return s.o.Clock()-time.Duration(s.lostAt.Load()) < lostTime
 	}
 	return false
+}
+
+// Waking reports whether a pod that is to be awake is not yet: it thaws, or a hook is called. That
+// has an end: a hook has a bound, and MayBeFrozen has one.
+func (s *Sleeper) Waking() bool {
+	state := s.State()
+	return state == standby.Leaving || state == standby.Rousing || s.MayBeFrozen()
 }
 
 // Depth is the level at which the pod sleeps, or would.
@@ -245,7 +253,10 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		time.AfterFunc(standby.SettleTime, func() { s.tell(standby.Event{Kind: standby.Settled}) })
 	}
 	if do.Has(standby.Retry) {
-		time.AfterFunc(standby.AgainTime, func() { s.tell(standby.Event{Kind: standby.Again}) })
+		if s.again != nil {
+			s.again.Stop() // it may be of an earlier sleep
+		}
+		s.again = time.AfterFunc(standby.AgainTime, func() { s.tell(standby.Event{Kind: standby.Again}) })
 	}
 	if do.Has(standby.Probe) {
 		s.losses++

@@ -475,6 +475,28 @@ func TestAFreezeThatFailedIsTriedAgain(t *testing.T) {
 	})
 }
 
+// The time of a freeze that failed is that of its own sleep: a pod that woke meanwhile and failed
+// to freeze again does not try sooner, nor twice as often.
+func TestAFreezeIsTriedAgainAfterItsOwnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.agent(time.Millisecond)
+		r.fails = 2
+		r.sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Dozing)
+		time.Sleep(standby.AgainTime / 2)
+		r.Wake()
+		r.sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Dozing)
+		time.Sleep(standby.AgainTime - time.Second)
+		r.is(standby.Dozing)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Asleep)
+	})
+}
+
 // An agent that has stalled answers nothing. Another pod takes the requests of activators; those
 // that came directly wait until the guard has killed the agent and thawed the pod.
 func TestAStalledAgent(t *testing.T) {
