@@ -32,7 +32,7 @@ var hookMethods = []string{"GET", "POST", "PUT"}
 func ParseHook(text string) (Hook, error) {
 	h := Hook{Method: "POST", Bound: DefaultHookTime}
 	words := strings.Fields(text)
-	if len(words) > 1 && slices.Contains(hookMethods, words[0]) {
+	if len(words) > 0 && slices.Contains(hookMethods, words[0]) {
 		h.Method, words = words[0], words[1:]
 	}
 	if len(words) == 0 || len(words) > 2 || len(text) > maxHookText {

@@ -26,7 +26,7 @@ func TestAHookIsAMethodAPortAPathAndABound(t *testing.T) {
 	}
 	for text, why := range map[string]string{
 		"":                              "want ",
-		"POST":                          "neither",
+		"POST":                          "want ",
 		"DELETE /sleep":                 "neither",
 		"sleep":                         "neither",
 		"http://elsewhere/":             "neither",
