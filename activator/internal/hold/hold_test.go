@@ -358,6 +358,43 @@ func TestAPodThatSleepsIsWokenOnlyWhenTheOthersAreFull(t *testing.T) {
 	})
 }
 
+// A pod that woke for a request says so a little later. Requests that come one after another go to
+// it meanwhile, and wake no other pod.
+func TestOneRequestAfterAnotherWakesOnePod(t *testing.T) {
+	for _, limit := range []int{0, 1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			q := newQueue(limit)
+			var asleep []Backend
+			for n := range 20 {
+				b := backend(n + 1)
+				b.Asleep = true
+				asleep = append(asleep, b)
+			}
+			q.SetPods(asleep)
+			woken := map[string]bool{}
+			for range 20 {
+				slot := got(t, ask(t.Context(), q)).slot
+				woken[slot.Pod()] = true
+				slot.Release(true)
+				time.Sleep(wokeFor / 2)
+			}
+			if len(woken) != 1 {
+				t.Errorf("with limit %d, %d pods were woken", limit, len(woken))
+			}
+			// A pod that says nothing for longer may sleep again: one that is awake is better.
+			time.Sleep(wokeFor)
+			asleep[len(asleep)-1].Asleep = false
+			q.SetPods(asleep)
+			slot := got(t, ask(t.Context(), q)).slot
+			if last := asleep[len(asleep)-1].Pod; slot.Pod() != last {
+				t.Errorf("with limit %d, a request went to %s and not to %s, which is awake", limit, slot.Pod(), last)
+			}
+			slot.Release(true)
+			empty(t, q)
+		})
+	}
+}
+
 // The only pod refuses connections: all requests wait, however many they are the pod is tried now
 // and then, and once it has answered one of them the others follow at once.
 func TestTheOnlyPodIsTriedNowAndThenUntilItAnswers(t *testing.T) {

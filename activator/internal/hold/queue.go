@@ -46,6 +46,9 @@ const (
 	restMost  = 500 * time.Millisecond
 	// suspectTimes is how many times its rest a pod stays suspect: others are preferred.
 	suspectTimes = 5
+	// wokeFor is how long after an answer a pod that is announced as asleep counts as awake. It
+	// says itself that it woke, standby.SettleTime after it did.
+	wokeFor = 100 * time.Millisecond
 )
 
 // ErrDeleted is what waiting requests get when their revision is deleted.
@@ -77,6 +80,8 @@ type pod struct {
 	refused time.Time
 	// rests is until when the pod is not tried at all, suspect until when others are preferred.
 	rests, suspect time.Time
+	// woke is when it last answered although it is announced as asleep.
+	woke time.Time
 	// failures is how many connections failed since the pod answered last. It is written with the
 	// mutex, and read without it.
 	failures atomic.Int32
@@ -361,7 +366,7 @@ func (v *view) State(i int) pick.State {
 		return pick.Suspect
 	case !p.refused.IsZero() && (v.first != nil || v.now.Sub(p.refused) < retryFull):
 		return pick.Full // while requests wait, the timer says whose turn it is to be tried again
-	case p.Asleep && p.inFlight == 0: // with a request in flight it wakes
+	case p.Asleep && p.inFlight == 0 && v.now.Sub(p.woke) >= wokeFor: // with a request in flight it wakes
 		return pick.Asleep
 	case p.Far:
 		return pick.Far

@@ -36,6 +36,9 @@ func (s Slot) Release(answered bool) {
 		s.pod.refused = time.Time{} // a slot is free there now
 		if answered {
 			s.pod.trust()
+			if s.pod.Asleep {
+				s.pod.woke = time.Now()
+			}
 		}
 		q.recountLocked()
 	}
