@@ -63,30 +63,28 @@ func (p *Pool) do(ctx context.Context, work standby.Work, f func(context.Context
 		return errBusy
 	}
 	defer func() { <-place }()
+	if work == standby.FreezeAll {
+		p.yield(ctx, asked)
+	}
 	if ctx.Err() != nil {
 		return errBusy
 	}
-	switch work {
-	case standby.Compress:
+	if work == standby.Compress {
 		return p.compress(ctx, f)
-	case standby.FreezeAll:
-		if err := p.yield(ctx, asked); err != nil {
-			return err
-		}
 	}
 	return f(ctx)
 }
 
-// yield waits until no pod wakes, for patience at most.
-func (p *Pool) yield(ctx context.Context, asked time.Time) error {
+// yield waits until no pod wakes, for patience at most, or until ctx ends.
+func (p *Pool) yield(ctx context.Context, asked time.Time) {
 	for {
 		wait := min(p.restless(hush), patience-time.Since(asked))
 		if wait <= 0 {
-			return nil
+			return
 		}
 		select {
 		case <-ctx.Done():
-			return errBusy
+			return
 		case <-time.After(wait):
 		}
 	}

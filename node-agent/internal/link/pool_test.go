@@ -118,6 +118,24 @@ func TestAFreezeWaitsForPodsThatWake(t *testing.T) {
 	})
 }
 
+// An order that expires while it makes room is not carried out: its pod may have been told that its
+// containers run.
+func TestAFreezeThatMadeRoomForTooLongIsNone(t *testing.T) {
+	p := NewPool()
+	ctx, cancel := context.WithCancel(t.Context())
+	p.mu.Lock() // the freeze stalls where it looks whether a pod wakes
+	done := make(chan error, 1)
+	go func() {
+		done <- p.do(ctx, standby.FreezeAll, func(context.Context) error { t.Error("frozen"); return nil })
+	}()
+	time.Sleep(20 * time.Millisecond)
+	cancel()
+	p.mu.Unlock()
+	if err := <-done; !errors.Is(err, errBusy) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
 // On a node where pods wake all the time, a crowd of pods falls asleep all the same, within the
 // time for which their orders are valid, and few at once.
 func TestAFreezeWaitsForATime(t *testing.T) {
