@@ -253,6 +253,7 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		time.AfterFunc(standby.SettleTime, func() { s.tell(standby.Event{Kind: standby.Settled}) })
 	}
 	if do.Has(standby.Retry) {
+		s.o.Log.Warn("the pod was not frozen; it is tried again", "after", standby.AgainTime.String(), "error", s.pod.Reason)
 		if s.again != nil {
 			s.again.Stop() // it may be of an earlier sleep
 		}

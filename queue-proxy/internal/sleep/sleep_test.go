@@ -455,15 +455,38 @@ func TestAPodWhoseProgramIsBusyStaysAwake(t *testing.T) {
 	})
 }
 
-// A freeze that found no turn is tried again, so a pod that is not needed does not stay warm.
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A freeze that found no turn is tried again, so a pod that is not needed does not stay warm. The
+// log says why it is.
 func TestAFreezeThatFailedIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		var log lines
+		r := newRigWith(t, func(_ *rig, o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		r.agent(time.Millisecond)
 		r.fails = 2
 		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Dozing)
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "busy with other pods") {
+			t.Errorf("the log says %q", text)
+		}
 		time.Sleep(standby.AgainTime)
 		r.is(standby.Dozing)
 		time.Sleep(standby.AgainTime)
