@@ -125,7 +125,8 @@ func (t *Tender) fit(err error) {
 	}
 }
 
-// lightest are the pods that wake soonest: those that sleep least deeply, and of these the oldest.
+// lightest are the pods that wake soonest: those that sleep least deeply, and of these the one that
+// fell asleep last.
 func lightest(asleep []pods.Pod, n int) []pods.Pod {
 	sorted := slices.Clone(asleep)
 	slices.SortFunc(sorted, func(a, b pods.Pod) int {
