@@ -161,7 +161,7 @@ func advance(b, w Configuration, now time.Time) Configuration {
 		c.Step, c.Held, c.Judged = Step{Start: now.UnixNano()}, false, nil
 	case len(c.Revisions) > 1 && c.Step.Size > 0 && !c.Held && now.UnixNano() >= c.Step.Next:
 		c.step()
-		c.Step.Next = now.UnixNano() + c.Step.Duration
+		c.Step.Next = after(now, c.Step.Duration)
 		c.stage(now)
 	}
 	c.compact()
@@ -175,7 +175,13 @@ func (c *Configuration) stage(now time.Time) {
 		return
 	}
 	at, next := c.At(c.Stages)
-	c.Step.Size, c.Step.Duration, c.Step.Next = next-c.Revisions[len(c.Revisions)-1].Percent, int64(at.For), now.Add(at.For).UnixNano()
+	c.Step.Size, c.Step.Duration, c.Step.Next = next-c.Revisions[len(c.Revisions)-1].Percent, int64(at.For), after(now, int64(at.For))
+}
+
+// after is the time of a step, in nanoseconds since 1970, or the last one there is: a step that
+// is to last for centuries must not be due at once.
+func after(now time.Time, duration int64) int64 {
+	return now.UnixNano() + min(duration, math.MaxInt64-now.UnixNano())
 }
 
 // At returns the stage that the newest revision has reached, zero before the first, and its share
@@ -293,7 +299,7 @@ func Observe(s State, duration time.Duration, now time.Time) (State, bool) {
 			steps := min(max(1, rest/shortest), float64(max(1, c.Percent-1)))
 			c.Step.Size = max(1, int64(math.Round(float64(c.Percent-1)/steps)))
 			c.Step.Duration = int64(rest / steps * float64(time.Second))
-			c.Step.Next = now.UnixNano() + c.Step.Duration
+			c.Step.Next = after(now, c.Step.Duration)
 			c.stage(now)
 			changed = true
 		}

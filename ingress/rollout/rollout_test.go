@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -147,6 +148,23 @@ func TestARolloutInStages(t *testing.T) {
 	s, _ = Observe(s, time.Hour, zero)
 	if s, again := Advance(s, w, time.Hour, zero); show(s) != "a=80 b=20" || again != time.Minute {
 		t.Errorf("%s, again %v", show(s), again)
+	}
+}
+
+// Time ends in 2262 here. A step that is to last until then and longer must not come at once.
+func TestAStepOfCenturiesIsNotDue(t *testing.T) {
+	const forever = time.Duration(math.MaxInt64)
+	for behaviour, w := range map[string]State{"a stage": want(100, "b"), "the even pace": want(2, "b")} {
+		percent := w.Configurations[0].Percent
+		if percent == 100 {
+			w.Configurations[0].Stages = []Stage{{1, forever, 0}, {50, 0, 0}}
+		}
+		s, _ := Advance(want(percent, "a"), w, forever, zero)
+		s, _ = Observe(s, forever, zero)
+		first := show(s)
+		if s, again := Advance(s, w, forever, zero.Add(time.Hour)); show(s) != first || again < 200*365*24*time.Hour {
+			t.Errorf("%s: %s, again %v, want %s", behaviour, show(s), again, first)
+		}
 	}
 }
 
