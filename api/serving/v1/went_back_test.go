@@ -34,9 +34,11 @@ func TestTheLastGoodRevision(t *testing.T) {
 		{"the one before", []string{"", "", "back"}, "", "2"},
 		{"not one that went back, too", []string{"", "back", "back"}, "", "1"},
 		{"nor one that never was Ready", []string{"", "failed", "back"}, "", "1"},
+		{"the one before, not one that is kept under a tag", []string{"", "", "back"}, "3", "2"},
 		{"one that serves, before a newer one", []string{"", "", "", "back"}, "2", "2"},
 		{"also if it is not Ready at the moment", []string{"", "failed", "", "back"}, "2", "2"},
-		{"not a newer one", []string{"failed", "back", "", ""}, "", ""},
+		{"also if it is newer, as after a return to an older name", []string{"", "back", ""}, "3", "3"},
+		{"not a newer one that does not serve", []string{"failed", "back", "", ""}, "", ""},
 	} {
 		var all []*Revision
 		var latest *Revision
@@ -48,7 +50,7 @@ func TestTheLastGoodRevision(t *testing.T) {
 		}
 		route := &Route{}
 		if row.serves != "" {
-			route.Status.Traffic = []TrafficTarget{{RevisionName: row.serves}}
+			route.Status.Traffic = []TrafficTarget{{RevisionName: row.serves, LatestRevision: new(true)}, {RevisionName: "1", LatestRevision: new(false), Tag: "first"}}
 		}
 		got := ""
 		if good := route.LastGood(latest, all); good != nil {
