@@ -225,6 +225,8 @@ type State struct {
 	Step  Step      `json:"step,omitzero"`
 	// Preview says that the counts are of requests by a tag. They end with it.
 	Preview bool `json:"preview,omitempty"`
+	// Bounds is the part of the guard that the wagers are about.
+	Bounds string `json:"bounds,omitempty"`
 	// Old and New are of all blocks that have ended.
 	Old Counts `json:"old,omitzero"`
 	New Counts `json:"new,omitzero"`
@@ -300,7 +302,11 @@ func (s State) take(g Guard, in Input, now time.Time) State {
 	if s.Heard.IsZero() {
 		s.Heard = now
 	}
-	if len(s.Slower) != len(g.Slower) {
+	bounds := Guard{Errors: g.Errors, Slower: g.Slower}.String()
+	if s.Bounds != bounds && s.Bounds != "" { // what was found against another bound says nothing of this one
+		s.Failing, s.Lately, s.Slower = Wager{}, Lately{}, nil
+	}
+	if s.Bounds = bounds; len(s.Slower) != len(g.Slower) {
 		s.Slower = make([]Slow, len(g.Slower))
 	} else {
 		s.Slower = append([]Slow(nil), s.Slower...)

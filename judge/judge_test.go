@@ -19,6 +19,7 @@ var epoch = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 // TestScenarios plays testdata/*.txt: blocks of commands, a line ----, and the decisions expected.
 //
 //	guard on                    a new rollout under this guard
+//	change errors<5%            another guard in the middle of it
 //	at 5s percent=10 old=90 new=10/1
 //	                            what was seen until then: requests and, after the slash, errors
 //	at 5s ... old@20ms=89 old@200ms=1 new@30ms=10
@@ -52,9 +53,11 @@ func play(t *testing.T, commands string, g *Guard, s *State, seen map[string]boo
 		if len(words) == 0 || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if words[0] == "guard" {
+		if words[0] == "guard" || words[0] == "change" {
 			var err error
-			*s = State{}
+			if words[0] == "guard" {
+				*s = State{}
+			}
 			if *g, err = Parse(strings.Join(words[1:], " ")); err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
