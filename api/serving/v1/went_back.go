@@ -41,7 +41,7 @@ func (r *Route) shares(revision string) bool {
 func (r *Route) LastGood(latest *Revision, all []*Revision) (best *Revision) {
 	for _, one := range all {
 		shares := r.shares(one.Name)
-		if one.WentBack() != "" || !shares && (one.generation() >= latest.generation() || !one.IsReady()) {
+		if one.Name == latest.Name || one.WentBack() != "" || !shares && (one.generation() >= latest.generation() || !one.IsReady()) {
 			continue
 		}
 		if better := best == nil || shares && !r.shares(best.Name) || shares == r.shares(best.Name) && best.generation() < one.generation(); better {

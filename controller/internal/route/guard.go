@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -292,6 +293,10 @@ func (r *reconciler) overruled(ctx context.Context, route *servingv1.Route) (pro
 		return "", nil
 	}
 	if word.Back {
+		all, err := r.revisions.Revisions(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: configuration.Name}))
+		if err != nil || route.LastGood(revision, all) == nil {
+			return "", err // it keeps its requests, so the mark would be wrong, and the next rollout no rollout
+		}
 		return "", r.convict(ctx, route, revision.Name, sentBack)
 	}
 	if revision.WentBack() != "" {

@@ -586,3 +586,31 @@ func TestAPersonOverrulesTheJudge(t *testing.T) {
 		return condition(r, "AllTrafficAssigned") == "False WentBack" && shown(r) == "hello-00001=100"
 	})
 }
+
+// The only revision has nowhere to go back to. The next one gets its requests in steps as well.
+func TestTheOnlyRevisionDoesNotGoBack(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "10m", names.RolloutGuardAnnotation: "errors<1%", names.RolloutOverruleAnnotation: "back hello-00001"},
+		[]string{"latest=100"}, nobody)
+	s.configuration("hello-00002")
+	s.until("the next one begins with one percent", func(r *servingv1.Route) bool {
+		return condition(r, "IngressReady") == "Unknown RolloutInProgress" && shown(r) == "hello-00001=99 hello-00002=1"
+	})
+	if why := s.store.Get(revisions, "ns", "hello-00001").GetAnnotations()[names.WentBackAnnotation]; why != "" {
+		t.Errorf("the only one is marked: %s", why)
+	}
+}
+
+// Who names Revisions in the template can return to an older one. That goes back, too, to the newer
+// one that has requests.
+func TestAReturnToAnOlderRevisionGoesBack(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "10m", names.RolloutGuardAnnotation: "errors<1%"}, []string{"latest=100"}, nobody)
+	s.configuration("hello-00002")
+	s.until("a rollout", func(r *servingv1.Route) bool { return shown(r) == "hello-00001=99 hello-00002=1" })
+	s.configuration("hello-00001")
+	s.patch(map[string]string{names.RolloutOverruleAnnotation: "back hello-00001"})
+	s.until("it goes back", func(r *servingv1.Route) bool {
+		return condition(r, "AllTrafficAssigned") == "False WentBack" && condition(r, "IngressReady") == "True " && shown(r) == "hello-00002=100"
+	})
+}
