@@ -30,6 +30,9 @@ func RevisionName(config *servingv1.Configuration) string {
 func MakeRevision(config *servingv1.Configuration, defaults *rules.Config, now time.Time) *servingv1.Revision {
 	template := config.Spec.Template.DeepCopy()
 	labels, annotations := copied(template.Labels), copied(template.Annotations)
+	// A template that was copied from a Revision has what Ebb said of that one.
+	delete(annotations, names.WentBackAnnotation)
+	delete(annotations, names.ParkedAnnotation)
 	labels[names.ConfigurationLabel] = config.Name
 	labels[names.ConfigurationUIDLabel] = string(config.UID)
 	labels[names.ConfigurationGenerationLabel] = strconv.FormatInt(config.Generation, 10)
