@@ -81,6 +81,8 @@ type Decision struct {
 	// For is how long it has been silent, or a pod has been starting; Bound is that of the guard.
 	For   time.Duration `json:"for,omitempty"`
 	Bound time.Duration `json:"bound,omitempty"`
+	// Partly says that other pods of the new revision are ready.
+	Partly bool `json:"partly,omitempty"`
 	// Requests is how many the new revision needs for the last or the next step, of which it has
 	// Answered.
 	Requests uint64 `json:"requests,omitempty"`
@@ -113,6 +115,8 @@ func (d *Decision) Reason() string {
 		return "the rollout is not guarded"
 	case d.Rule == RuleStarts && d.Verdict == GoBack:
 		return fmt.Sprintf("a pod of the new revision has been starting for %s, longer than %s", d.For.Round(time.Second), d.Bound)
+	case d.Rule == RuleStarts && d.Partly:
+		return fmt.Sprintf("a pod of the new revision has been starting for %s, longer than %s, and others are ready", d.For.Round(time.Second), d.Bound)
 	case d.Rule == RuleStarts:
 		return fmt.Sprintf("pods of both revisions have been starting for longer than %s", d.Bound)
 	case d.Rule == RuleSilent:
@@ -215,6 +219,9 @@ type Input struct {
 	// OldStarts and NewStarts say for how long the slowest of the pods that are not ready yet has
 	// been starting, from the time at which it had a node; 0 if there is none.
 	OldStarts, NewStarts time.Duration
+	// NewReady says that a pod of the new revision is ready. So it can start; what keeps another
+	// one may be its node, or an image that is not there yet.
+	NewReady bool
 }
 
 // State is carried from one decision to the next, and from one process to the next.
@@ -270,6 +277,7 @@ type Slow struct {
 //	the same, and hardly any but those of one sender        wait
 //	a quantile that is too slow                             go back, with evidence of tests/FalseAlarms
 //	a pod that starts for too long, and none of the old one go back
+//	the same, and others of the new one are ready           wait
 //	no figures for 10 s                                     wait
 //	a preview that is likelier above the bound of errors    wait
 //	evidence of suspicion, or all pods start slowly         wait
@@ -411,12 +419,12 @@ func (s *State) judge(g Guard, in Input, now time.Time) Decision {
 	switch {
 	case d.Evidence >= enough && alone == 0:
 		d.Verdict, d.Rule = GoBack, d.Of
-	case slowStart && in.OldStarts <= g.Starts:
+	case slowStart && !in.NewReady && in.OldStarts <= g.Starts:
 		d.Verdict, d.Rule, d.For = GoBack, RuleStarts, in.NewStarts
 	case silent >= silence:
 		d.Verdict, d.Rule, d.For = Wait, RuleSilent, silent
 	case slowStart:
-		d.Verdict, d.Rule, d.For = Wait, RuleStarts, in.NewStarts
+		d.Verdict, d.Rule, d.For, d.Partly = Wait, RuleStarts, in.NewStarts, in.NewReady
 	case in.Preview && g.Errors > 0 && aboveAll(s.New.Requests, s.New.Errors, g.Errors/100) > 1:
 		d.Verdict, d.Rule = Wait, RulePreview // waiting harms nobody, so little is enough
 	case alone > 0:

@@ -29,6 +29,7 @@ var epoch = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 //	at 5s ... last              the next step gives the new revision everything
 //	at 5s ... old-starts=70s new-starts=70s
 //	                            and for how long the slowest pod has been starting
+//	at 5s ... new-ready         and another one is ready
 //	at 5s silent                nobody told
 //	from 1s to 9s ...           the same each second; a decision is told when another word is said
 func TestScenarios(t *testing.T) {
@@ -115,6 +116,8 @@ func see(t *testing.T, in *Input, word string) {
 		in.Told = false
 	case key == "old-starts":
 		in.OldStarts = duration(t, value)
+	case key == "new-ready":
+		in.NewReady = true
 	case key == "new-starts":
 		in.NewStarts = duration(t, value)
 	default:
@@ -189,6 +192,7 @@ func TestAnyOrderOfFigures(t *testing.T) {
 			in := Input{Told: r.IntN(5) > 0, Share: 1 + r.IntN(3), Last: r.IntN(2) == 0, Least: uint64(r.IntN(2) * r.IntN(60)), Old: counts(), New: counts()}
 			if r.IntN(30) == 0 {
 				in.NewStarts, in.OldStarts = time.Duration(r.IntN(4))*time.Hour/2, time.Duration(r.IntN(4))*time.Hour/2
+				in.NewReady = in.NewStarts == time.Hour
 			}
 			if heard.IsZero() || in.Told {
 				heard = now

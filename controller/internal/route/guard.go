@@ -169,7 +169,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 // replicas, those of two revisions end at different moments; what is left over comes with the next
 // look.
 func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all []judge.Input, cannot string) {
-	last := len(c.Revisions) - 1
+	last, ready := len(c.Revisions)-1, false
 	told := make([]*viewv1alpha1.Judged, len(c.Revisions))
 	var until time.Time
 	for i, share := range c.Revisions {
@@ -186,7 +186,7 @@ func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all 
 		case until.IsZero() || j.Seconds[n-1].At.Before(until):
 			until = j.Seconds[n-1].At
 		}
-		told[i] = j
+		told[i], ready = j, v.Revisions[at].Now.Replicas.Ready > 0 // of the last one, which is the new one
 	}
 	if !until.After(t.Until) {
 		return nil, ""
@@ -237,6 +237,7 @@ func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all 
 	}
 	for i := range all {
 		all[i].Told, all[i].Share, all[i].Preview = true, int(c.Revisions[last].Percent), c.Revisions[last].Percent == 0
+		all[i].NewReady = ready
 	}
 	return all, ""
 }

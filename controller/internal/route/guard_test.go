@@ -94,8 +94,20 @@ func TestEachSecondIsJudgedOnceAndOfAllRevisions(t *testing.T) {
 	for i := range v.Revisions {
 		v.Revisions[i].Judged.StartingSeconds = map[string]float64{"a": 3, "b": 5, "d": 70}[v.Revisions[i].Name]
 	}
-	if all, _ := one.read(v, c); len(all) != 1 || all[0].OldStarts != 5*time.Second || all[0].NewStarts != 70*time.Second {
+	if all, _ := one.read(v, c); len(all) != 1 || all[0].OldStarts != 5*time.Second || all[0].NewStarts != 70*time.Second || all[0].NewReady {
 		t.Errorf("pods start: %+v", all)
+	}
+	for ready, at := range map[string]int64{"a": 11, "d": 12} {
+		v = told(map[string]string{"a": fmt.Sprintf("%d:1/0", at), "b": fmt.Sprintf("%d:1/0", at), "d": fmt.Sprintf("%d:1/0", at)})
+		for i := range v.Revisions {
+			if v.Revisions[i].Name == ready {
+				v.Revisions[i].Now.Replicas.Ready = 1
+			}
+		}
+		one.Until = time.Unix(10, 0)
+		if all, _ := one.read(v, c); len(all) != 1 || all[0].NewReady != (ready == "d") {
+			t.Errorf("a pod of %s is ready: %+v", ready, all)
+		}
 	}
 }
 
