@@ -148,6 +148,7 @@ func advance(b, w Configuration, now time.Time) Configuration {
 		Held: b.Held, Judged: b.Judged, Stages: w.Stages}
 	c.retarget(w.Percent)
 	newest := w.Revisions[len(w.Revisions)-1].Revision
+	c.returnTo(newest, now)
 	last := len(c.Revisions) - 1
 	switch {
 	case c.Revisions[last].Revision != newest:
@@ -167,6 +168,21 @@ func advance(b, w Configuration, now time.Time) Configuration {
 	c.compact()
 	c.settle()
 	return c
+}
+
+// returnTo gives a revision the shares of all newer ones, if it is not the newest: who names
+// revisions can return to an older one that still has requests. Compared with the others it is not
+// new, and who returns to it wants the newer ones to end.
+func (c *Configuration) returnTo(revision string, now time.Time) {
+	at := slices.IndexFunc(c.Revisions, func(r Share) bool { return r.Revision == revision })
+	if at < 0 || at == len(c.Revisions)-1 {
+		return
+	}
+	for _, newer := range c.Revisions[at+1:] {
+		c.Revisions[at].Percent += newer.Percent
+	}
+	c.Revisions = c.Revisions[:at+1]
+	c.Step, c.Held, c.Judged = Step{Start: now.UnixNano()}, false, nil
 }
 
 // stage sets the next step if there are stages.

@@ -3,6 +3,7 @@ package rollout
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,7 @@ func TestWhatChangesOnTheWay(t *testing.T) {
 		result    string
 	}{
 		{"a newer revision takes one percent of the newest", want(100, "d"), time.Minute, "a=60 b=39 d=1"},
+		{"an older one to which the user returns has all at once", want(100, "a"), time.Minute, "a=100"},
 		{"more goes to the newest", State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"b", 100}}}}}, time.Minute, "a=60 b=40"},
 		{"less is taken from the oldest", want(30, "b"), time.Minute, "b=30"},
 		{"less, not all", want(70, "b"), time.Minute, "a=30 b=40"},
@@ -79,6 +81,23 @@ func TestWhatChangesOnTheWay(t *testing.T) {
 		if show(s) != row.result {
 			t.Errorf("%s: got %s, want %s", row.behaviour, show(s), row.result)
 		}
+	}
+}
+
+// Who returns to a revision on the way ends the newer ones. What is older goes on to it in steps.
+func TestAReturnToARevisionOnTheWay(t *testing.T) {
+	three := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 30}, {"b", 60}, {"d", 10}}, Held: true, Judged: []byte("1"),
+		Step: Step{Start: 1, Next: 1, Duration: 1, Size: 10}}}}
+	s, _ := Advance(three, want(100, "b"), time.Minute, zero)
+	if c := s.Configurations[0]; show(s) != "a=30 b=70" || c.Held || c.Judged != nil || show(three) != "a=30 b=60 d=10" {
+		t.Fatalf("%s", s)
+	}
+	s, paced := Observe(s, time.Minute, zero.Add(time.Second))
+	if !paced {
+		t.Fatalf("it has no pace: %s", s)
+	}
+	if s, _ = Advance(s, want(100, "b"), time.Minute, zero.Add(time.Hour)); show(s) == "a=30 b=70" {
+		t.Errorf("it stands still: %s", s)
 	}
 }
 
@@ -300,7 +319,7 @@ func FuzzAdvance(f *testing.F) {
 		}
 		s, _ := Advance(before, goal, time.Duration(seconds)*time.Second, zero)
 		c := s.Configurations[0]
-		if b, known := before.Find("c", ""); preview && known && len(c.Revisions) > 1 && b.Revisions[len(b.Revisions)-1].Revision != revision &&
+		if b, known := before.Find("c", ""); preview && known && len(c.Revisions) > 1 && !slices.ContainsFunc(b.Revisions, func(r Share) bool { return r.Revision == revision }) &&
 			c.Revisions[len(c.Revisions)-1].Percent > 0 {
 			t.Fatalf("a preview begins with a share: %s", s)
 		}

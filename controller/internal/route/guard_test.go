@@ -613,14 +613,18 @@ func TestTheOnlyRevisionDoesNotGoBack(t *testing.T) {
 	}
 }
 
-// Who names Revisions in the template can return to an older one. That goes back, too, to the newer
-// one that has requests.
+// Who names Revisions in the template can return to an older one, after a rollout too. That goes
+// back, too, to the newer one that has requests.
 func TestAReturnToAnOlderRevisionGoesBack(t *testing.T) {
 	s := set(t)
-	s.judged(map[string]string{names.RolloutDurationAnnotation: "10m", names.RolloutGuardAnnotation: "errors<1%"}, []string{"latest=100"}, nobody)
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "4s", names.RolloutGuardAnnotation: "starts<1h"}, []string{"latest=100"}, nobody)
 	s.configuration("hello-00002")
-	s.until("a rollout", func(r *servingv1.Route) bool { return shown(r) == "hello-00001=99 hello-00002=1" })
+	s.until("a rollout", func(r *servingv1.Route) bool {
+		return shown(r) == "hello-00002=100" && condition(r, "Ready") == "True "
+	})
+	s.patch(map[string]string{names.RolloutDurationAnnotation: "10m"})
 	s.configuration("hello-00001")
+	s.until("the return", func(r *servingv1.Route) bool { return shown(r) == "hello-00002=99 hello-00001=1" })
 	s.patch(map[string]string{names.RolloutOverruleAnnotation: "back hello-00001"})
 	s.until("it goes back", func(r *servingv1.Route) bool {
 		return condition(r, "AllTrafficAssigned") == "False WentBack" && condition(r, "IngressReady") == "True " && shown(r) == "hello-00002=100"
