@@ -3,6 +3,7 @@ package judge
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -208,4 +209,21 @@ func FuzzCompared(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Counts that no revision has are not worth their memory.
+func TestAMadeUpCrowdCostsLittle(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	factors, ok := compared(1<<28, 1<<20, 1<<28, 1<<28)
+	runtime.ReadMemStats(&after)
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 16<<20 {
+		t.Errorf("it takes %d MiB", bytes>>20)
+	}
+	if !ok || !(factors[0] > maxBlock) {
+		t.Errorf("one that fails all: %v, %v", factors, ok)
+	}
+	if few, _ := compared(1000, 1, 1000, 10); few[0] <= 1 {
+		t.Errorf("one that fails more: %v", few)
+	}
 }
