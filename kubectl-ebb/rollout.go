@@ -73,6 +73,19 @@ func (p *program) overrule(ctx context.Context, a *access, svc *serving.Service,
 	if err != nil {
 		return err
 	}
+	if back {
+		route, err := a.ebb.ServingV1().Routes(a.namespace).Get(ctx, svc.Name, metav1.GetOptions{})
+		if err != nil {
+			return a.plain(err)
+		}
+		all, err := a.ebb.ServingV1().Revisions(a.namespace).List(ctx, metav1.ListOptions{LabelSelector: names.ConfigurationLabel + "=" + svc.Name})
+		if err != nil {
+			return a.plain(err)
+		}
+		if err := goesBack(route, word.Revision, all.Items); err != nil {
+			return err
+		}
+	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{names.RolloutOverruleAnnotation: word.String()}}})
 	if err != nil {
 		return err
@@ -100,6 +113,21 @@ func overruleOf(svc *serving.Service, configuration *serving.Configuration, back
 		return word, fmt.Errorf("spec.traffic of the Service %s names its revisions: change it there", svc.Name)
 	}
 	return word, nil
+}
+
+// goesBack says why a revision cannot be sent back, if it is to have nobody's requests.
+func goesBack(route *serving.Route, name string, all []serving.Revision) error {
+	var latest *serving.Revision
+	pointers := make([]*serving.Revision, len(all))
+	for i := range all {
+		if pointers[i] = &all[i]; all[i].Name == name {
+			latest = &all[i]
+		}
+	}
+	if latest == nil || route.LastGood(latest, pointers) != nil {
+		return nil
+	}
+	return fmt.Errorf("there is no revision to which the requests of %s can go back: no older one is Ready and did not go back itself", name)
 }
 
 // writeRollout tells what becomes of the latest revision.

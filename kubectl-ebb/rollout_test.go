@@ -66,3 +66,19 @@ func TestAWordThatWouldMeanNothingIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTheOnlyRevisionIsNotSentBack(t *testing.T) {
+	revision := func(name, generation string) serving.Revision {
+		r := serving.Revision{}
+		r.Name, r.Labels = name, map[string]string{names.ConfigurationGenerationLabel: generation}
+		r.Status.Conditions = duckv1.Conditions{{Type: "Ready", Status: corev1.ConditionTrue}}
+		return r
+	}
+	route, latest := &serving.Route{}, revision("cart-00002", "2")
+	if err := goesBack(route, "cart-00002", []serving.Revision{latest}); err == nil {
+		t.Error("there is no other one")
+	}
+	if err := goesBack(route, "cart-00002", []serving.Revision{revision("cart-00001", "1"), latest}); err != nil {
+		t.Error(err)
+	}
+}
