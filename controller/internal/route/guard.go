@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -115,6 +116,8 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	switch {
 	case newest == m.promoted:
 		cannot = "it was promoted by hand, so nobody judges it"
+	case m.unseen != "":
+		cannot = m.unseen
 	case service == "":
 		cannot = "only rollouts of Services are judged"
 	default:
@@ -162,6 +165,23 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		c.Held, c.Judged = t.held, t.encode()
 	}
 	return before, t.Reason, lookAgain, nil
+}
+
+// unseen says which revision of a rollout the autoscaler does not know, because somebody else
+// scales it. Nobody tells how its requests end, now or later.
+func (r *reconciler) unseen(namespace string, state rollout.State) string {
+	for _, c := range state.Configurations {
+		for _, share := range c.Revisions {
+			revision, err := r.revisions.Revisions(namespace).Get(share.Revision)
+			if err != nil {
+				continue // GiveBack sees to it
+			}
+			if class := cmp.Or(revision.Annotations[names.ClassAnnotation], r.settings.Load().Autoscaler.Class); class != names.ClassKPA {
+				return fmt.Sprintf("%s has the autoscaler class %s, and only the requests of %s are counted", share.Revision, class, names.ClassKPA)
+			}
+		}
+	}
+	return ""
 }
 
 // read takes the seconds that are told of all revisions and were not counted yet, oldest first.

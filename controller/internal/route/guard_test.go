@@ -630,3 +630,20 @@ func TestAReturnToAnOlderRevisionGoesBack(t *testing.T) {
 		return condition(r, "AllTrafficAssigned") == "False WentBack" && condition(r, "IngressReady") == "True " && shown(r) == "hello-00002=100"
 	})
 }
+
+// Ebb's autoscaler does not know the pods of another class. Such a rollout would stand still for
+// ever, so it goes by the clock, and says why.
+func TestARolloutOfAnotherClassGoesByTheClock(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "8s", names.RolloutGuardAnnotation: "errors<1%"}, []string{"latest=100"}, nobody)
+	one := s.store.Get(revisions, "ns", "hello-00002")
+	one.SetAnnotations(map[string]string{names.ClassAnnotation: names.ClassHPA})
+	s.store.Put(revisions, one)
+	s.configuration("hello-00002")
+	s.until("it says why", func(r *servingv1.Route) bool {
+		return strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "hello-00002 has the autoscaler class "+names.ClassHPA)
+	})
+	s.until("it has all", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "hello-00002=100"
+	})
+}

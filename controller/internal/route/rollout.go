@@ -21,6 +21,7 @@ type manner struct {
 	guard    judge.Guard
 	stages   []rollout.Stage
 	promoted string // the latest revision if a person wants it, whatever its judge says
+	unseen   string // why nobody sees how requests end; "" if somebody does
 }
 
 // guarded is how long a rollout takes that has a guard or steps and no duration. Without any,
@@ -63,6 +64,7 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 	} else if found {
 		before = rollout.GiveBack(rollout.Parse(have.Annotations[names.RolloutAnnotation]), r.lost(route.Namespace))
 	}
+	m.unseen = r.unseen(route.Namespace, before)
 	before, reason, look, err := r.verdictOf(ctx, route, m, before)
 	if err != nil {
 		return nil, rolling{}, 0, err
