@@ -12,6 +12,7 @@ type blame uint8
 const (
 	nobody  blame = iota // nothing
 	good                 // it answered
+	left                 // only that it had not answered when its client left
 	program              // it failed
 )
 
@@ -19,7 +20,8 @@ const (
 // (docs/decisions/0019):
 //
 //	not sent to the container: a probe, a refusal, the queue, its deadline  nobody
-//	the client left, or its body is broken                                  nobody
+//	the client's body is broken                                             nobody
+//	the client, or the gateway, did not wait any longer                     left
 //	completed below 500, and with no gRPC status of faulty                  good
 //	completed otherwise, or the program says so (wire.HeaderFailed)         program
 //	a timer fired                                                           program
@@ -37,6 +39,8 @@ func (c *Chain) blame(res *forward.Result, p *pass) blame {
 		return good
 	case forward.TimedOut:
 		return program
+	case forward.ClientGone:
+		return left
 	case forward.UpstreamFailed:
 		_, unconnected := errors.AsType[*forward.DialError](res.Err)
 		if forward.IsOurs(res.Err) || unconnected && c.Draining() {

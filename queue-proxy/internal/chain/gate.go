@@ -200,6 +200,10 @@ func (g *Gate) leave(p *pass, now time.Time, res *forward.Result, who blame, sen
 	g.load.End(p.proxied, res.Status, res.Duration)
 	switch {
 	case who == nobody:
+	case who == left:
+		if sender != tagged {
+			g.load.Left(p.sent, now.Add(-res.Parted).Sub(p.sent), !res.Upgraded)
+		}
 	case sender == tagged:
 		g.load.Tagged(who == program)
 	default:

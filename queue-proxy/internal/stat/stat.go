@@ -85,6 +85,12 @@ func (l *Load) Judge(sent time.Time, took time.Duration, failed, timed bool) {
 	} else {
 		l.judged.Good++
 	}
+	l.Left(sent, took, timed)
+}
+
+// Left notes a request whose client waited so long, and left. It says nothing of who failed, but
+// who never answers must not look as if nobody had asked.
+func (l *Load) Left(sent time.Time, took time.Duration, timed bool) {
 	if timed && !l.warm.IsZero() && !sent.Before(l.warm) {
 		l.judged.Latency.Add(took)
 	}

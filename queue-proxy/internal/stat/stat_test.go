@@ -83,6 +83,16 @@ func TestTheTimesOfAColdPodDoNotCount(t *testing.T) {
 		t.Errorf("after a sleep: %d times, want 2", got)
 	}
 	l.Judge(at.Add(time.Hour), time.Second, true, false)
+	before := l.Judged()
+	l.Left(at.Add(time.Hour), time.Second, true)
+	l.Left(at.Add(time.Hour), time.Second, false)
+	after, timed := l.Judged(), uint32(0)
+	for i := range after.Latency {
+		timed += after.Latency[i] - before.Latency[i]
+	}
+	if timed != 1 || after.Good != before.Good || after.Failed != before.Failed {
+		t.Errorf("of clients that left: %+v", after)
+	}
 	if got := l.Judged(); got.Good != 5 || got.Failed != 1 {
 		t.Errorf("counted %d good and %d failed, want 5 and 1", got.Good, got.Failed)
 	}
