@@ -69,9 +69,9 @@ func (w *Wager) bet(factors [len(tilts)]float64, now time.Time) {
 	w.At = now
 }
 
-// mostCompared bounds the requests to one revision in a block. Of more, one in a few is taken: the
+// maxCompared bounds the requests to one revision in a block. Of more, one in a few is taken: the
 // work grows with them, and whoever can label a pod can make up millions.
-const mostCompared = 200_000
+const maxCompared = 200_000
 
 // compared are the factors of a block in which bad of the requests had a bad answer, badNew of
 // those at the new revision. Which revision a request comes to is chance. So if the revisions are
@@ -80,7 +80,7 @@ const mostCompared = 200_000
 // revision, the draw is tilted towards it (Fisher's noncentral hypergeometric distribution). A
 // factor is the ratio of the two probabilities. There is nothing to learn if all or none are bad.
 func compared(old, badOld, fresh, badNew uint64) (factors [len(tilts)]float64, informative bool) {
-	if crowd := max(old, fresh) / mostCompared; crowd > 0 {
+	if crowd := max(old, fresh) / maxCompared; crowd > 0 {
 		of := crowd + 1
 		old, badOld, fresh, badNew = old/of, badOld/of, fresh/of, badNew/of
 	}

@@ -24,14 +24,7 @@ func attacked(g Guard, seed uint64, noise float64, told bool, clients ...int) (b
 			if r.IntN(100) < share {
 				c, bad = &in.New, bad || i >= rate
 			}
-			one := Tally{Requests: 1}
-			if bad {
-				one.Errors = 1
-			}
-			c.Tally.add(one)
-			if told {
-				c.Senders[drawer].add(one)
-			}
+			c.count(drawer, bad, told)
 		}
 		var d Decision
 		if d, s = Decide(g, s, in, epoch.Add(time.Duration(second)*time.Second)); d.Verdict == GoBack {
@@ -107,14 +100,7 @@ func TestWhatBeginsLate(t *testing.T) {
 				if i >= rate {
 					drawer = 3
 				}
-				one := Tally{Requests: 1}
-				if bad {
-					one.Errors = 1
-				}
-				c.Tally.add(one)
-				if told {
-					c.Senders[drawer].add(one)
-				}
+				c.count(drawer, bad, told)
 			}
 			var d Decision
 			if d, s = Decide(g, s, in, epoch.Add(time.Duration(second)*time.Second)); d.Verdict == GoBack {
@@ -164,5 +150,17 @@ func TestWhatChanceSendsToTheNewRevision(t *testing.T) {
 	}
 	if all := len(d.Expected) - 1; d.Expected[all] != d.Expected[2] || d.Expected[3] != 0 {
 		t.Errorf("of all and of another drawer: %v, %v", d.Expected[all], d.Expected[3])
+	}
+}
+
+// count adds a request, with its sender if that is told.
+func (c *Counts) count(drawer int, bad, told bool) {
+	one := Tally{Requests: 1}
+	if bad {
+		one.Errors = 1
+	}
+	c.Tally.add(one)
+	if told {
+		c.Senders[drawer].add(one)
 	}
 }

@@ -221,8 +221,8 @@ func (p *process) silentNodes(key loop.Key) (all []viewv1alpha1.SilentNode) {
 	return all
 }
 
-// listed lists the nodes with pods of services or an activator, and addresses there: first that of
-// an activator, which is nobody's who could have it answer nobody. Where all are on this node, it
+// listed lists the nodes with pods of services or an activator, and addresses there. That of an
+// activator is the first: no tenant can keep it from answering. Where all are on this node, it
 // lists none, because nothing is decided about that.
 func listed(self string, index *pods.Index, activators func() map[string]string) func(maxEach int) map[string][]string {
 	return func(maxEach int) map[string][]string {

@@ -188,8 +188,11 @@ func TestGoingBackToARevisionOfOnesOwnNameMakesNothingNew(t *testing.T) {
 		t.Errorf("after the rollback: %v", reply)
 	}
 	list, err := s.Dynamic.Resource(cluster.Revisions).Namespace(s.namespace).List(s.ctx, metav1.ListOptions{})
-	if err != nil || len(list.Items) != 2 {
-		t.Errorf("%d revisions, %v, want 2", len(list.Items), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 2 {
+		t.Errorf("%d revisions, want 2", len(list.Items))
 	}
 	first.env = map[string]string{"TEXT": "another"}
 	if err := s.Apply(s.ctx, s.namespace, first.manifest()); err == nil || !strings.Contains(err.Error(), "without a name change") {

@@ -160,16 +160,19 @@ func (rs *RouteStatus) MarkIngressRolloutJudged(reason string) {
 		"A gradual rollout of the latest revision(s) is in progress: %s.", reason)
 }
 
+// rolloutHeld begins the message of a rollout that stands still. RolloutHeld knows it by that.
+const rolloutHeld = "A gradual rollout of the latest revision(s) stands still"
+
 // MarkIngressRolloutHeld says that the judge of a rollout has it stand still, and why.
 func (rs *RouteStatus) MarkIngressRolloutHeld(reason string) {
 	routeConditions().Manage(rs).MarkUnknown(RouteConditionIngressReady, ReasonRolloutInProgress,
-		"A gradual rollout of the latest revision(s) stands still: %s.", reason)
+		rolloutHeld+": %s.", reason)
 }
 
 // RolloutHeld reports whether MarkIngressRolloutHeld was the last word about it.
 func (rs *RouteStatus) RolloutHeld() bool {
 	c := rs.GetCondition(RouteConditionIngressReady)
-	return c.GetReason() == ReasonRolloutInProgress && strings.HasPrefix(c.GetMessage(), "A gradual rollout of the latest revision(s) stands still")
+	return c.GetReason() == ReasonRolloutInProgress && strings.HasPrefix(c.GetMessage(), rolloutHeld)
 }
 
 // MarkWentBack says that requests go to an older Revision than the latest one, and why.

@@ -75,8 +75,11 @@ func (b *bench) delete(ctx context.Context, s *sleeper) error {
 func (b *bench) asleep(ctx context.Context, service string) (asleep, ready int64, err error) {
 	list, err := b.Dynamic.Resource(cluster.PodAutoscalers).Namespace(b.namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: "serving.knative.dev/service=" + service})
-	if err != nil || len(list.Items) == 0 {
-		return 0, 0, fmt.Errorf("list PodAutoscalers of %s: %d found: %w", service, len(list.Items), err)
+	if err != nil {
+		return 0, 0, fmt.Errorf("list PodAutoscalers of %s: %w", service, err)
+	}
+	if len(list.Items) == 0 {
+		return 0, 0, fmt.Errorf("%s has no PodAutoscaler", service)
 	}
 	status := list.Items[0].Object
 	asleep, _, _ = unstructured.NestedInt64(status, "status", "asleepReplicas")
