@@ -156,7 +156,7 @@ func (n *Node) Decide(a Around, now time.Duration) (reason string) {
 		n.State, why = Well, "it answers again"
 	case silence == 0:
 		n.State, why = Well, "it answers"
-		if n.Ends > 0 && now-n.Since >= Forgets {
+		if n.Ends > 0 && now-n.steady >= Forgets { // a lost packet meanwhile is no end
 			n.Ends = 0
 		}
 	case silence < SilentAfter:
@@ -164,6 +164,10 @@ func (n *Node) Decide(a Around, now time.Duration) (reason string) {
 	default:
 		why, agreed = n.agree(a, now)
 		switch wait := LostAfter << n.Ends; {
+		case n.State == Lost: // also if those who agreed are gone by now
+			if !agreed {
+				why = "it counts as lost until it answers"
+			}
 		case !agreed:
 			n.State = max(n.State, Doubted)
 		case silence >= wait:
@@ -195,7 +199,7 @@ func (n *Node) agree(a Around, now time.Duration) (why string, agreed bool) {
 	asked := "asked by " + strings.Join(by, " and ")
 	switch {
 	case !own:
-		return "this autoscaler has not asked twice", false
+		return "this autoscaler has not asked in vain twice in the last 3 s, at a pod that had answered it before", false
 	case a.Unheard+1 >= a.Heard:
 		return fmt.Sprintf("%s, but %d of %d nodes are silent, so it may be the one who asks that is cut off", asked, a.Unheard+1, a.Unheard+1+a.Heard), false
 	case other:

@@ -197,6 +197,31 @@ func TestANodeThatFlapsIsReplacedThreeTimes(t *testing.T) {
 	}
 }
 
+// A packet that is lost now and then does not keep what a node did an hour ago alive.
+func TestADoubtIsNoEnd(t *testing.T) {
+	s := newScene("a b c", "a c")
+	for range MaxEnds {
+		s.dies("b")
+		s.pass(time.Minute)
+		s.dies()
+		s.pass(30 * time.Second)
+	}
+	if b, _ := s.watch.Node("b"); b.Ends != MaxEnds {
+		t.Fatalf("%d ends", b.Ends)
+	}
+	for range 2 * int(Forgets/time.Minute) {
+		s.watch.Unanswered("b", "c", s.now+time.Millisecond, s.now+time.Millisecond)
+		s.watch.Step(s.now + 2*time.Millisecond)
+		if b, _ := s.watch.Node("b"); b.State != Doubted {
+			t.Fatalf("b is %s", b.State)
+		}
+		s.pass(30 * time.Second)
+	}
+	if b, _ := s.watch.Node("b"); b.Ends != 0 {
+		t.Errorf("still %d ends", b.Ends)
+	}
+}
+
 // While a node is silent, others die, and then this autoscaler is alone: what was decided stays.
 func TestWhatWasDecidedStays(t *testing.T) {
 	s := newScene("a b c", "a c")
@@ -258,8 +283,9 @@ func TestReasons(t *testing.T) {
 		fresh.Lease(s(at), at == 91)
 		stale.Lease(s(at), false)
 	}
-	back := both
-	back.State = Lost
+	lost := both
+	lost.State = Lost
+	back := lost
 	back.Spoke(s(95))
 	twice := back
 	twice.Spoke(s(96))
@@ -278,8 +304,10 @@ func TestReasons(t *testing.T) {
 		{alone, Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease is not known"},
 		{fresh, Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease may be no older than 4.0 s"},
 		{stale, Around{Heard: 2}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease is 13.0 s old; 2 nodes answer"},
-		{silent(0, 94), Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; this autoscaler has not asked twice"},
-		{both, Around{Heard: 2}, 99, Doubted, "nothing there has answered for 8.0 s; this autoscaler has not asked twice"},
+		{silent(0, 94), Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; this autoscaler has not asked in vain twice in the last 3 s, at a pod that had answered it before"},
+		{both, Around{Heard: 2}, 99, Doubted, "nothing there has answered for 8.0 s; this autoscaler has not asked in vain twice in the last 3 s, at a pod that had answered it before"},
+		{lost, Around{Heard: 2}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler and an activator on node c; 2 nodes answer"},
+		{lost, Around{Heard: 2}, 200, Lost, "nothing there has answered for 109.0 s; it counts as lost until it answers"},
 		{back, Around{Heard: 2}, 95.5, Lost, "it answers again, and gets requests after 1.0 s of that"},
 		{back, Around{Heard: 2}, 97, Lost, "it answers again, and gets requests after 1.0 s of that"},
 		{twice, Around{Heard: 2}, 96, Well, "it answers again"},
