@@ -174,7 +174,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", fmt.Sprintf("activator-announce.%s.svc.%s.", c.Namespace, c.ClusterDomain))
 	}}
 	p.nodes = watchNodes(kube, o, listed(o.node, p.index, p.others.Nodes), clock, recorder, log)
-	p.nodes.Others = p.others.Ask
+	p.nodes.Others, p.nodes.Activator = p.others.Ask, p.others.Has
 	p.scraper.Heard = p.nodes.Heard
 	silent := types.NamespacedName{Namespace: c.Namespace, Name: wire.SilentNodes}
 	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: func() bool { return p.election.MayWrite(silent) },

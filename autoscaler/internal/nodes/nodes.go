@@ -6,6 +6,7 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -56,6 +57,9 @@ type Watcher struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Port is that of the pods that is asked; 0 means wire.PortMetrics.
 	Port int
+	// Activator, if set, reports whether an address is an activator's. That is asked at its port of
+	// announcements: Ebb's NetworkPolicy closes the one for stats to all but who reads metrics.
+	Activator func(ip string) bool
 	// Others, if set, asks activators elsewhere at which of these pods somebody answers. It returns
 	// when they have answered or their time is over.
 	Others func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer))
@@ -314,14 +318,19 @@ func (w *Watcher) ask(ctx context.Context, q question) {
 
 // connect asks one pod. Also a connection that is refused is an answer.
 func (w *Watcher) connect(ctx context.Context, ip string) answer {
-	port := w.Port
-	if port == 0 {
-		port = wire.PortMetrics
+	port := cmp.Or(w.Port, wire.PortMetrics)
+	if w.Activator != nil && w.Activator(ip) {
+		port = wire.PortAnnounce
 	}
 	conn, err := w.Dial(ctx, net.JoinHostPort(ip, strconv.Itoa(port)))
 	var dial *net.OpError
 	switch {
 	case err == nil:
+		// With a reset. Otherwise both nodes would keep each question for two minutes among the
+		// connections that they track.
+		if tcp, ok := conn.(interface{ SetLinger(seconds int) error }); ok {
+			_ = tcp.SetLinger(0)
+		}
 		conn.Close()
 		return life
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):

@@ -21,6 +21,19 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
+// lingering is a connection that counts those that are closed with a reset.
+type lingering struct {
+	net.Conn
+	c *cluster
+}
+
+func (l lingering) SetLinger(seconds int) error {
+	if seconds == 0 {
+		l.c.set(func() { l.c.resets++ })
+	}
+	return nil
+}
+
 // cluster has a pod on each of its nodes, whose address is the node's name.
 type cluster struct {
 	mutex sync.Mutex
@@ -30,14 +43,16 @@ type cluster struct {
 	// renews says that Leases are renewed, lost that they cannot be read.
 	renews, lost bool
 	told         []alive.Verdict
-	dials, reads int
+
+	dials, resets, reads int
+	dialled              map[string]int
 	*Watcher
 }
 
 var errSilent = &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
 
 func newCluster(t *testing.T, nodes ...string) *cluster {
-	c := &cluster{says: map[string]error{}, renews: true}
+	c := &cluster{says: map[string]error{}, renews: true, dialled: map[string]int{}}
 	c.Watcher = &Watcher{Self: "a", Clock: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Pods: func(int) map[string][]string {
 			all := map[string][]string{}
@@ -48,11 +63,16 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 		},
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			node, port, err := net.SplitHostPort(address)
-			if err != nil || port != "9090" {
+			want := "9090"
+			if c.Activator != nil && c.Activator(node) {
+				want = "8014"
+			}
+			if err != nil || port != want {
 				t.Errorf("dials %s: %v", address, err)
 			}
 			c.mutex.Lock()
 			c.dials++
+			c.dialled[node]++
 			said := c.says[node]
 			c.mutex.Unlock()
 			switch {
@@ -64,7 +84,7 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 			}
 			near, far := net.Pipe()
 			far.Close()
-			return near, nil
+			return lingering{near, c}, nil
 		},
 		Lease: func(_ context.Context, node string) (string, error) {
 			c.mutex.Lock()
@@ -292,6 +312,22 @@ func TestAPodThatNeverAnsweredProvesNothing(t *testing.T) {
 		if got := c.states(); len(got) != 0 {
 			t.Errorf("told of %v", got)
 		}
+	})
+}
+
+// The policy of activators lets nobody connect to their port for stats.
+func TestAnActivatorIsAskedWhereItIsOpen(t *testing.T) {
+	live(t, func() *cluster {
+		c := newCluster(t, "a", "b", "c")
+		c.Activator = func(ip string) bool { return ip == "c" }
+		return c
+	}, func(c *cluster) {
+		time.Sleep(100 * time.Millisecond)
+		c.set(func() {
+			if c.dialled["b"] == 0 || c.dialled["c"] == 0 || c.resets != c.dials {
+				t.Errorf("asked: %v, closed with %d resets", c.dialled, c.resets)
+			}
+		})
 	})
 }
 

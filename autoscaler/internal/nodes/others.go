@@ -103,6 +103,14 @@ func (o *Activators) Nodes() map[string]string {
 	return all
 }
 
+// Has reports whether an address is that of an activator which has said where it runs.
+func (o *Activators) Has(ip string) bool {
+	address, err := netip.ParseAddr(ip)
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return err == nil && o.nodes[address] != ""
+}
+
 // Ask is a Watcher's Others. Without pods, activators say only where they run.
 func (o *Activators) Ask(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
 	found := o.found.Load()

@@ -97,6 +97,16 @@ func TestWhereActivatorsRun(t *testing.T) {
 	if got := o.Nodes(); !maps.Equal(got, map[string]string{"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}) {
 		t.Errorf("%v", got)
 	}
+	for _, ip := range []string{"10.0.0.1", "10.0.0.3"} {
+		if !o.Has(ip) {
+			t.Errorf("%s is no activator", ip)
+		}
+	}
+	for _, ip := range []string{"10.0.0.4", "10.0.0.5", "a", ""} {
+		if o.Has(ip) {
+			t.Errorf("%q is an activator", ip)
+		}
+	}
 	o.runs(address(1), "d")
 	o.runs(address(2), "")
 	o.keep([]netip.Addr{address(1), address(2), address(4)})
