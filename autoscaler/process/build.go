@@ -201,7 +201,8 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	p.view = view.NewServer(replicas, p.access, log)
 	incidents := recall.NewReceiver(p.records, keys, p.election, func(err error) { log.Warn("dropped a report of cold starts and refusals", "error", err) })
 	incidents.Unreached = func(u *wire.Unreached) {
-		p.nodes.Unreached(p.index.Node(loop.Key{Namespace: u.Namespace, Name: u.Revision}, u.Pod), u)
+		node, ip := p.index.Where(loop.Key{Namespace: u.Namespace, Name: u.Revision}, u.Pod)
+		p.nodes.Unreached(node, ip, u)
 	}
 	p.stats = p.routes(server, replicas, incidents)
 	for _, state := range []alive.State{alive.Doubted, alive.Silent, alive.Lost} {

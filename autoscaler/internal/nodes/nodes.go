@@ -402,7 +402,7 @@ func (w *Watcher) answered(a *wire.ReachAnswer, nodes map[netip.Addr]string, ask
 	}
 	for _, pod := range a.Silent {
 		if node := nodes[pod]; !lives[node] && epoch == w.epoch && now-asked <= late {
-			w.watch.Unanswered(node, a.Node, asked, now)
+			w.unansweredLocked(node, pod.String(), a.Node, asked, now)
 		}
 	}
 }
@@ -439,14 +439,22 @@ func (w *Watcher) Heard(node, ip string) {
 	w.watch.Spoke(node, now)
 }
 
-// Unreached takes that an activator did not reach a pod. node is where the pod is. That it says so
-// is a sign of life of its own node.
-func (w *Watcher) Unreached(node string, u *wire.Unreached) {
+// Unreached takes that an activator did not reach a pod, which has this address on this node. That
+// it says so is a sign of life of its own node.
+func (w *Watcher) Unreached(node, ip string, u *wire.Unreached) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	now := w.timeLocked()
 	w.spokeLocked(u.Node, now)
-	w.watch.Unanswered(node, u.Node, now-u.Ago, now)
+	w.unansweredLocked(node, ip, u.Node, now-u.Ago, now)
+}
+
+// unansweredLocked takes that an activator did not reach a pod. What one on this node says counts
+// as a question of this autoscaler's own, and proves as little where the pod never answered that.
+func (w *Watcher) unansweredLocked(node, ip, by string, asked, now time.Duration) {
+	if by != w.Self || w.answersLocked(ip) || w.openLocked(node, now) {
+		w.watch.Unanswered(node, by, asked, now)
+	}
 }
 
 // Undecided takes the nodes that another replica called silent before it ended, and returns those

@@ -144,7 +144,7 @@ func live(t *testing.T, c func() *cluster, happen func(c *cluster)) {
 // An activator on node c says every second that it does not reach b either.
 func (c *cluster) activator(from, to string, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
-		c.Unreached(to, &wire.Unreached{Pod: to, By: "activator-" + from, Node: from, Ago: alive.AskTime})
+		c.Unreached(to, to, &wire.Unreached{Pod: to, By: "activator-" + from, Node: from, Ago: alive.AskTime})
 	}
 }
 
@@ -315,6 +315,69 @@ func TestAPodThatNeverAnsweredProvesNothing(t *testing.T) {
 	})
 }
 
+// takes waits, and reports whether the time was over before ctx was done.
+func takes(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// So it does if it does not answer activators either, of which one runs where this autoscaler does
+// and so speaks for it.
+func TestAPodThatNeverAnsweredProvesNothingBesideAnActivator(t *testing.T) {
+	b := netip.MustParseAddr("10.0.0.2")
+	for name, others := range map[string]bool{"they are asked": true, "they say so themselves": false} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func() *cluster {
+				c := newCluster(t, "a", b.String(), "c")
+				c.says[b.String()] = errSilent
+				if others {
+					c.Others = func(ctx context.Context, _ []netip.Addr, got func(wire.ReachAnswer)) {
+						if takes(ctx, alive.AskTime) {
+							got(wire.ReachAnswer{Node: "a", Silent: []netip.Addr{b}})
+							got(wire.ReachAnswer{Node: "c", Silent: []netip.Addr{b}})
+						}
+					}
+				}
+				return c
+			}, func(c *cluster) {
+				c.set(func() { c.renews = false })
+				if others {
+					time.Sleep(time.Minute)
+				} else {
+					var both sync.WaitGroup
+					both.Go(func() { c.activator("a", b.String(), time.Minute) })
+					both.Go(func() { c.activator("c", b.String(), time.Minute) })
+					both.Wait()
+				}
+				if got := c.states(); len(got) != 0 {
+					t.Errorf("told of %v", got)
+				}
+			})
+		})
+	}
+}
+
+// What an activator beside this autoscaler says counts as its own question, where the pod has
+// answered that.
+func TestAnActivatorBesideThisAutoscalerAsksForIt(t *testing.T) {
+	live(t, func() *cluster { return newCluster(t, "a", "b", "c") }, func(c *cluster) {
+		for ip, want := range map[string]int{"unknown": 0, "": 0, "b": 1} {
+			time.Sleep(time.Second + 100*time.Millisecond)
+			c.Unreached("b", ip, &wire.Unreached{Node: "a"})
+			time.Sleep(time.Millisecond)
+			c.Watcher.mutex.Lock()
+			if got := c.watch.Step(c.timeLocked()); len(got) != want {
+				t.Errorf("after a question to %q: %+v", ip, got)
+			}
+			c.Watcher.mutex.Unlock()
+		}
+	})
+}
+
 // The policy of activators lets nobody connect to their port for stats.
 func TestAnActivatorIsAskedWhereItIsOpen(t *testing.T) {
 	live(t, func() *cluster {
@@ -378,7 +441,7 @@ func TestAPauseIsNobodysSilence(t *testing.T) {
 	c.Round(t.Context())
 	c.Heard("c", "c")
 	pass(500 * time.Millisecond)
-	c.Unreached("b", &wire.Unreached{Node: "c", Ago: 100 * time.Millisecond})
+	c.Unreached("b", "b", &wire.Unreached{Node: "c", Ago: 100 * time.Millisecond})
 	pass(time.Minute)
 	c.Round(t.Context())
 	if got := c.Now(); len(got) > 0 {
@@ -397,8 +460,8 @@ func TestWhoSaysNotWhereIsNoWitness(t *testing.T) {
 	live(t, func() *cluster { return newCluster(t, "a", "b", "c") }, func(c *cluster) {
 		c.set(func() { c.says["b"] = errSilent })
 		for range 10 {
-			c.Unreached("", &wire.Unreached{Node: "c"})
-			c.Unreached("b", &wire.Unreached{})
+			c.Unreached("", "", &wire.Unreached{Node: "c"})
+			c.Unreached("b", "b", &wire.Unreached{})
 			time.Sleep(time.Second)
 		}
 		if got := c.Now(); len(got) != 1 || got[0].State != alive.Doubted {

@@ -26,14 +26,14 @@ func (i *Index) Judge(lost map[string]bool, changed func(loop.Key)) {
 	}
 }
 
-// Node returns the node of a pod, "" if it is not known.
-func (i *Index) Node(k loop.Key, pod string) string {
+// Where returns the node and the address of a pod, "" if they are not known.
+func (i *Index) Where(k loop.Key, pod string) (node, ip string) {
 	i.mutex.RLock()
 	defer i.mutex.RUnlock()
 	if p := i.find(k, pod); p != nil {
-		return p.node
+		return p.node, p.ip
 	}
-	return ""
+	return "", ""
 }
 
 // On returns how many pods of a revision are on a node.

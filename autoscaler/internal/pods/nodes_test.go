@@ -62,8 +62,11 @@ func TestPodsByNode(t *testing.T) {
 	if b, d, none := index.On(key, "b"), index.On(key, "d"), index.On(loop.Key{Name: "x"}, "b"); b != 2 || d != 2 || none != 0 {
 		t.Errorf("%d on b, %d on d, %d of another revision", b, d, none)
 	}
-	if node := index.Node(key, "lapsed"); node != "c" || index.Node(key, "unknown") != "" {
-		t.Errorf("lapsed is on %q", node)
+	if node, ip := index.Where(key, "lapsed"); node != "c" || ip != "10.0.0.3" {
+		t.Errorf("lapsed is on %q at %q", node, ip)
+	}
+	if node, ip := index.Where(key, "unknown"); node+ip != "" {
+		t.Errorf("one that nobody knows is on %q at %q", node, ip)
 	}
 }
 
