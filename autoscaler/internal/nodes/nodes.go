@@ -37,7 +37,8 @@ const (
 	// remembers is for how long at least it is known that a pod has answered, and for how long a
 	// node is watched on which an activator has spoken.
 	remembers = time.Minute
-	// maxCalls bounds the nodes that are asked at once, and those whose Leases are read.
+	// maxCalls bounds the nodes in doubt that are asked at once, the others, and those whose Leases
+	// are read.
 	maxCalls = 256
 	// leasePeriod is the time between two reads of a Lease.
 	leasePeriod = time.Second
@@ -82,9 +83,13 @@ type Watcher struct {
 	// last is when the last round was. epoch counts pauses: what was asked before one is void.
 	last  time.Duration
 	epoch int
-	// asking are the questions that are under way, by node.
-	asking map[string]flight
-	others bool // are being asked
+	// asking are the questions that are under way, by node. doubted is the node that was asked last
+	// of those in doubt, turn that of the others.
+	asking        map[string]flight
+	doubted, turn string
+	others        bool // are being asked
+	// about is when others were asked last about a node that does not answer.
+	about map[string]time.Duration
 	// answers are the addresses that have answered since a time, before those in the minute before
 	// it. A pod that never answered proves nothing: a NetworkPolicy may forbid the question.
 	answers, before map[string]struct{}
@@ -137,7 +142,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 func (w *Watcher) timeLocked() time.Duration {
 	if w.began.IsZero() {
 		w.began, w.asking, w.leases, w.watch.Self = w.Clock().Add(-time.Second), map[string]flight{}, map[string]lease{}, w.Self
-		w.speak, w.told = map[string]time.Duration{}, map[string]time.Duration{}
+		w.speak, w.told, w.about = map[string]time.Duration{}, map[string]time.Duration{}, map[string]time.Duration{}
 	}
 	return w.Clock().Sub(w.began)
 }
@@ -211,30 +216,19 @@ func (w *Watcher) Round(ctx context.Context) {
 		if v.State >= alive.Silent {
 			silent[v.Node] = v.State == alive.Lost
 		}
-		if v.State != alive.Well && w.Lease != nil {
+		if inDoubt(v.State) && w.Lease != nil {
 			w.readLocked(ctx, v.Node, now)
 		}
 	}
 	for node := range w.leases {
-		if one, ok := w.watch.Node(node); !w.leases[node].busy && (!ok || one.State == alive.Well) {
+		if one, ok := w.watch.Node(node); !w.leases[node].busy && (!ok || !inDoubt(one.State)) {
 			delete(w.leases, node)
 		}
 	}
 	w.askOthersLocked(ctx, pods, now)
-	for _, node := range w.watch.Ask(now) {
-		if len(pods[node]) == 0 {
-			continue
-		}
-		f := w.asking[node]
-		if f.n == 0 {
-			f.first = now
-		}
-		if f.n == 0 && len(w.asking) < maxCalls || f.n > 0 && f.n < maxOverlap && now-f.last >= period {
-			w.asking[node] = flight{f.n + 1, f.first, now}
-			chosen, answers := w.chooseLocked(pods[node])
-			go w.ask(ctx, question{node, chosen, answers || w.openLocked(node, now), now, w.epoch})
-		}
-	}
+	doubted, others := w.divideLocked(w.watch.Ask(now))
+	w.askInTurnLocked(ctx, doubted, &w.doubted, now)
+	w.askInTurnLocked(ctx, others, &w.turn, now)
 	w.mutex.Unlock()
 	if w.Judge != nil && !maps.Equal(silent, w.judged) {
 		w.judged = silent
@@ -242,6 +236,54 @@ func (w *Watcher) Round(ctx context.Context) {
 	}
 	for _, v := range told {
 		w.tell(v)
+	}
+}
+
+// inDoubt reports whether more is to be found out about a node in this state. Of one that is lost
+// only a sign of life counts.
+func inDoubt(s alive.State) bool { return s == alive.Doubted || s == alive.Silent }
+
+// divideLocked divides the nodes to ask. Those in doubt do not wait until all others were asked.
+func (w *Watcher) divideLocked(names []string) (doubted, others []string) {
+	for _, name := range names {
+		if one, _ := w.watch.Node(name); inDoubt(one.State) {
+			doubted = append(doubted, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	return doubted, others
+}
+
+// askInTurnLocked asks nodes, by name, of which no more than maxCalls are being asked then. It
+// begins after the one that it asked last, so each gets its turn, however many there are and
+// however many are dead.
+func (w *Watcher) askInTurnLocked(ctx context.Context, names []string, last *string, now time.Duration) {
+	room := maxCalls
+	for _, node := range names {
+		if w.asking[node].n > 0 {
+			room--
+		}
+	}
+	at, found := slices.BinarySearch(names, *last)
+	if found {
+		at++
+	}
+	for _, node := range slices.Concat(names[at:], names[:at]) {
+		f, pods := w.asking[node], w.pods[node]
+		switch {
+		case room <= 0:
+			return
+		case len(pods) == 0, f.n == maxOverlap, f.n > 0 && now-f.last < period:
+			continue
+		case f.n == 0:
+			f.first = now
+			room--
+		}
+		w.asking[node] = flight{f.n + 1, f.first, now}
+		chosen, answers := w.chooseLocked(pods)
+		go w.ask(ctx, question{node, chosen, answers || w.openLocked(node, now), now, w.epoch})
+		*last = node
 	}
 }
 
@@ -341,30 +383,44 @@ func (w *Watcher) connect(ctx context.Context, ip string) answer {
 	return nothing
 }
 
+// doubtedLocked returns the nodes that are not well, and those that take so long for an answer that
+// they may not give one: first those that are not lost and have not answered this autoscaler, each
+// in its turn. Of many there is room for some at a time.
+func (w *Watcher) doubtedLocked(now time.Duration) (nodes []string) {
+	kind := map[string]int{}
+	for _, v := range w.now {
+		switch {
+		case v.State == alive.Lost:
+			kind[v.Node] = 2
+		case v.State != alive.Well:
+			kind[v.Node] = 1
+		}
+	}
+	for node, f := range w.asking {
+		if now-f.first >= period && kind[node] < 2 {
+			kind[node] = 0
+		}
+	}
+	maps.DeleteFunc(w.about, func(node string, _ time.Duration) bool { _, doubted := kind[node]; return !doubted })
+	return slices.SortedFunc(maps.Keys(kind), func(a, b string) int {
+		return cmp.Or(cmp.Compare(kind[a], kind[b]), cmp.Compare(w.about[a], w.about[b]), cmp.Compare(a, b))
+	})
+}
+
 // askOthersLocked asks activators about the nodes that are not well, and those that take so long
 // for an answer that they may not give one.
 func (w *Watcher) askOthersLocked(ctx context.Context, pods map[string][]string, now time.Duration) {
 	if w.Others == nil || w.others {
 		return
 	}
-	var doubted []string
-	for _, v := range w.now {
-		if v.State != alive.Well {
-			doubted = append(doubted, v.Node)
-		}
-	}
-	for node, f := range w.asking {
-		if now-f.first >= period && !slices.Contains(doubted, node) {
-			doubted = append(doubted, node)
-		}
-	}
 	nodes := map[netip.Addr]string{}
 	var all []netip.Addr
-	for _, node := range doubted {
+	for _, node := range w.doubtedLocked(now) {
 		chosen, _ := w.chooseLocked(pods[node])
 		for _, ip := range chosen {
 			if address, err := netip.ParseAddr(ip); err == nil && len(all) < wire.MaxReach {
 				all, nodes[address] = append(all, address), node
+				w.about[node] = now
 			}
 		}
 	}

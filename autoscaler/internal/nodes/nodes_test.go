@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -392,6 +393,83 @@ func TestAnActivatorIsAskedWhereItIsOpen(t *testing.T) {
 			}
 		})
 	})
+}
+
+func numbered(format string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf(format, i>>8, i&255))
+	}
+	return names
+}
+
+// More nodes than can be asked at a time, of which nobody hears otherwise.
+func TestEachNodeIsAskedInItsTurn(t *testing.T) {
+	nodes := numbered("n%03d-%03d", 5*maxCalls)
+	live(t, func() *cluster { return newCluster(t, append(nodes, "a")...) }, func(c *cluster) {
+		c.set(func() {
+			for _, node := range nodes {
+				if n := c.dialled[node]; n < 3 || n > 10 {
+					t.Errorf("%s was asked %d times in 10 s", node, n)
+					return
+				}
+			}
+		})
+	})
+}
+
+// Many nodes die at once: more than activators can be asked about in one question, or than can be
+// asked and have their Leases read at once. Those whose names come last are replaced, too.
+func TestManyNodesDieAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		dead, alive int
+		others      bool
+		within      time.Duration
+	}{
+		"activators are asked": {2 * wire.MaxReach, 3 * wire.MaxReach, true, 15 * time.Second},
+		"Leases are read":      {maxCalls + 50, 2 * maxCalls, false, 45 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dead, living := numbered("10.1.%d.%d", c.dead), numbered("10.2.%d.%d", c.alive)
+			live(t, func() *cluster {
+				l := newCluster(t, slices.Concat(dead, living, []string{"a"})...)
+				if c.others {
+					l.Others = func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
+						if len(pods) > wire.MaxReach {
+							t.Errorf("asks for %d", len(pods))
+						}
+						if takes(ctx, alive.AskTime) {
+							got(wire.ReachAnswer{Node: living[0], Silent: pods})
+						}
+					}
+				}
+				return l
+			}, func(l *cluster) {
+				l.set(func() {
+					l.renews = c.others
+					for _, node := range dead {
+						l.says[node] = errSilent
+					}
+				})
+				time.Sleep(c.within)
+				lost := map[string]bool{}
+				for _, said := range l.states() {
+					node, state, _ := strings.Cut(said, " ")
+					if lost[node] = state == "lost"; !slices.Contains(dead, node) {
+						t.Errorf("told of %s", said)
+					}
+				}
+				n := 0
+				for _, node := range dead {
+					if lost[node] {
+						n++
+					}
+				}
+				if n != len(dead) {
+					t.Errorf("%d of %d are lost", n, len(dead))
+				}
+			})
+		})
+	}
 }
 
 // This replica has started after the end of b, of which another one told. It decides by itself, as
