@@ -30,7 +30,8 @@ type Publisher struct {
 	// MayWrite reports whether this replica is the one.
 	MayWrite func() bool
 	// Undecided, if set, receives nodes that another replica told of, and returns those about which
-	// this one cannot decide yet. They stay in the Lease.
+	// this one cannot decide yet. They stay in the Lease. A replica that does not write receives
+	// them once, when it starts: it decides about its own revisions, too.
 	Undecided func([]string) []string
 	Log       *slog.Logger
 
@@ -65,7 +66,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	defer tick.Stop()
 	var have *string
 	var kept []string // of another replica
-	for begun := false; ; {
+	for begun, told := false, p.Undecided == nil; ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -74,12 +75,19 @@ func (p *Publisher) Run(ctx context.Context) error {
 		}
 		if !p.MayWrite() {
 			have, kept, begun = nil, nil, false
+			if !told {
+				names, err := p.read(ctx)
+				if told = err == nil; told {
+					p.Undecided(names)
+				}
+			}
 			continue
 		}
 		var err error
 		if !begun {
 			kept, err = p.read(ctx)
 			begun = err == nil
+			told = told || begun
 		}
 		if len(kept) > 0 && p.Undecided != nil {
 			kept = p.Undecided(kept)

@@ -138,3 +138,38 @@ func TestWhatAnotherReplicaToldStaysUntilThisOneCanDecide(t *testing.T) {
 		<-done
 	})
 }
+
+// A replica that started after the end of a node, and does not write, hears of it once: it decides
+// about revisions all the same.
+func TestAReplicaThatDoesNotWriteHearsWhatWasTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "knative-serving", Name: wire.SilentNodes,
+			Annotations: map[string]string{wire.SilentNodesAnnotation: "b,c"}}})
+		var reads, writes, fails, told atomic.Int64
+		fails.Store(2)
+		kube.PrependReactor("*", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.GetVerb() != "get" {
+				writes.Add(1)
+			} else if reads.Add(1); fails.Add(-1) >= 0 {
+				return true, nil, errors.New("the API server is away")
+			}
+			return false, nil, nil
+		})
+		p := &Publisher{Leases: kube.CoordinationV1().Leases("knative-serving"), MayWrite: func() bool { return false }, Log: slog.New(slog.DiscardHandler),
+			Undecided: func(nodes []string) []string {
+				if told.Add(1); !slices.Equal(nodes, []string{"b", "c"}) {
+					t.Errorf("told of %v", nodes)
+				}
+				return nodes
+			}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { p.Run(ctx); close(done) }()
+		time.Sleep(time.Minute)
+		if reads.Load() != 3 || told.Load() != 1 || writes.Load() != 0 {
+			t.Errorf("%d reads, told %d times, %d writes", reads.Load(), told.Load(), writes.Load())
+		}
+		cancel()
+		<-done
+	})
+}
