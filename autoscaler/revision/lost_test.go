@@ -61,6 +61,48 @@ func TestPodsOnLostNodesAreReplaced(t *testing.T) {
 	}
 }
 
+// An autoscaler that restarts again and again finds the replacements of the one before, and does
+// not replace the same pods once more. It knows after a while that they are lost.
+func TestARestartReplacesNothingTwice(t *testing.T) {
+	for behaviour, c := range map[string]struct{ lost, want int32 }{"one of three": {1, 4}, "all": {3, 6}} {
+		t.Run(behaviour, func(t *testing.T) {
+			cfg := config()
+			cfg.Zero.Min = 3
+			now, running := epoch, int32(3)
+			state := State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			var r *Revision
+			decide := func(counts Counts) Outcome {
+				r.SetCounts(counts)
+				r.Scraped(load(1), now)
+				return r.Decide(now, false, nil)
+			}
+			knows := func() Counts { return Counts{Ready: running - c.lost, NotReady: c.lost, Lost: c.lost} }
+			for n := range 5 {
+				r = New(cfg, Counts{Ready: running}, now)
+				r.Import(state, 0, now)
+				if out := decide(Counts{Ready: running}); out.Replicas != running {
+					t.Fatalf("process %d orders %d replicas of %d at first", n, out.Replicas, running)
+				}
+				now = now.Add(4 * time.Second)
+				out := decide(knows())
+				if out.Replicas != c.want || out.Status.Desired != 3 {
+					t.Fatalf("process %d orders %d replicas and wants %d: %s", n, out.Replicas, out.Status.Desired, out.Reason())
+				}
+				running, state.Desired = out.Replicas, out.Status.Desired
+				now = now.Add(10 * time.Second)
+			}
+			for end := now.Add(3 * time.Minute); now.Before(end); now = now.Add(2 * time.Second) {
+				if out := decide(knows()); out.Replicas != c.want || out.Status.Desired != 3 {
+					t.Fatalf("after %s: %d replicas, %d wanted: %s", now.Sub(epoch), out.Replicas, out.Status.Desired, out.Reason())
+				}
+			}
+			if out := decide(Counts{Ready: running}); out.Replicas != 3 {
+				t.Errorf("in the end %d replicas, because %s", out.Replicas, out.Reason())
+			}
+		})
+	}
+}
+
 // Nobody asks for the pods of a revision that nobody needs.
 func TestARevisionAtZeroHasNothingToReplace(t *testing.T) {
 	r := New(config(), Counts{}, epoch)

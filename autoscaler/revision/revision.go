@@ -207,8 +207,9 @@ type Revision struct {
 	// has differed from it.
 	ordered   int32
 	driftedAt time.Time
-	// found is the scale that an earlier process reported.
-	found int32
+	// found is the scale that an earlier process reported, surplus how many pods more there were,
+	// until the scale is no higher than it needs to be.
+	found, surplus int32
 	// sent is the last status returned as a change.
 	sent     Status
 	everSent bool
@@ -251,7 +252,10 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	if step.Apply {
 		total := int32(0)
 		total, out.Awake, out.Keep = r.divide(&d, step.Replicas, busy, budget, now)
-		out.Extra, out.Lost = r.replacements(total, between), r.counts.Lost
+		replaced := r.replaced(&d, total, now)
+		out.Extra, out.Lost = max(r.replacements(total-replaced, between)-replaced, 0), r.counts.Lost
+		step.Want = max(step.Want-replaced, 0)
+		out.Step.Want = step.Want
 		total += out.Extra
 		out.Replicas = r.withinBudget(total, budget, now)
 		out.Urgent = total != r.ordered && r.counts.Ready == 0 && step.Replicas > 0
@@ -275,6 +279,17 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 		out.Probe = r.probe(now)
 	}
 	return out
+}
+
+// replaced is how many lost pods an earlier process has replaced. The scale that was found has
+// these replacements in it, beyond what that process wanted and what the load takes; to replace the
+// same pods again would add as many with each restart.
+func (r *Revision) replaced(d *decide.Decision, total int32, now time.Time) int32 {
+	beyond := total - max(d.StableRaw, d.PanicRaw, d.BurstRaw, r.found)
+	if beyond <= 0 && !now.Before(r.formula.FloorUntil) {
+		r.surplus = 0
+	}
+	return max(min(r.surplus, r.counts.Lost, beyond), 0)
 }
 
 // replacements is how many pods more than total there are to be, because some are on lost nodes.

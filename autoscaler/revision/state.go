@@ -117,7 +117,7 @@ func (r *Revision) importStatus(s State, now time.Time) bool {
 		floor = max(s.Desired, r.counts.Running()-max(s.Asleep, 0))
 	}
 	r.formula = decide.Start(r.config.Formula, r.counts.Ready, floor, now)
-	r.found = s.Desired
+	r.found, r.surplus = s.Desired, max(floor-max(s.Desired, 0), 0)
 	if s.Desired+s.Asleep == r.counts.Running() {
 		r.ordered = r.counts.Running()
 	}
