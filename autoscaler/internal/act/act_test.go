@@ -542,8 +542,12 @@ func TestMarkPatchesOnceForEachPodThatGoes(t *testing.T) {
 	if err := c.Mark(t.Context(), key, 2); err != nil || patched() != 0 {
 		t.Errorf("two pods that are not ready go anyway, and others were marked: %v", err)
 	}
+	counts.Lost = 2
+	if err := c.Mark(t.Context(), key, 2); err != nil || patched() != 2 || cost("a") != "" || cost("c") != "" {
+		t.Errorf("of two lost pods Kubernetes does not know yet; costs a=%q c=%q: %v", cost("a"), cost("c"), err)
+	}
 	earlier := cost("b")
-	counts.NotReady = 0
+	counts.NotReady, counts.Lost = 0, 0
 	now = now.Add(time.Minute)
 	if err := c.Mark(t.Context(), key, 1); err != nil {
 		t.Fatal(err)

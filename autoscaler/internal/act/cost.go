@@ -40,11 +40,11 @@ type Costs struct {
 }
 
 // Mark gives the pods to remove, as many as removed, a lower cost than all others, with one patch
-// each. Pods that are not ready are removed first and need no mark. If all pods are equally busy,
-// nothing is marked.
+// each. Pods that are not ready are removed first and need no mark. Lost ones are not among these:
+// Kubernetes calls them ready for a while. If all pods are equally busy, nothing is marked.
 func (c *Costs) Mark(ctx context.Context, key loop.Key, removed int) error {
 	ready, counts := c.Ready(key), c.Count(key)
-	victims := removed - int(counts.NotReady-counts.Terminating+counts.Asleep)
+	victims := removed - int(counts.NotReady-counts.Lost-counts.Terminating+counts.Asleep)
 	if victims <= 0 || victims >= len(ready) {
 		return nil
 	}

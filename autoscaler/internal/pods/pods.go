@@ -338,8 +338,8 @@ func (i *Index) find(k loop.Key, pod string) *small {
 	return nil
 }
 
-// Starting returns since when the slowest of a revision's pods has been starting: it has a node,
-// and was never ready. It is zero if no pod is.
+// Starting returns since when the slowest of a revision's pods has been starting: it has a node
+// that is not lost, and was never ready. It is zero if no pod is.
 func (i *Index) Starting(k loop.Key) (since time.Time) {
 	i.mutex.RLock()
 	defer i.mutex.RUnlock()
@@ -348,7 +348,7 @@ func (i *Index) Starting(k loop.Key) (since time.Time) {
 		return since
 	}
 	for _, p := range r.pods {
-		if (p.state == pending || p.state == notReady) && !p.started.IsZero() && (since.IsZero() || p.started.Before(since)) {
+		if (p.state == pending || p.state == notReady) && !i.lost[p.node] && !p.started.IsZero() && (since.IsZero() || p.started.Before(since)) {
 			since = p.started
 		}
 	}

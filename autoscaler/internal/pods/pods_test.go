@@ -55,6 +55,8 @@ func TestWhichPodsAreStarting(t *testing.T) {
 	unscheduled.Status.StartTime = nil
 	later := pod("came later", corev1.PodPending, false, false)
 	later.Status.StartTime = &metav1.Time{Time: time.Unix(1500, 0)}
+	gone := pod("its node died", corev1.PodRunning, false, false)
+	gone.Spec.NodeName = "dead"
 	for _, c := range []struct {
 		name string
 		pods []*corev1.Pod
@@ -66,9 +68,12 @@ func TestWhichPodsAreStarting(t *testing.T) {
 		{"one that was ready", []*corev1.Pod{ran(pod("a", corev1.PodRunning, false, false), 1000, 2000)}, time.Time{}},
 		{"one that ends", []*corev1.Pod{pod("a", corev1.PodRunning, false, true)}, time.Time{}},
 		{"one whose images are pulled", []*corev1.Pod{later}, time.Unix(1500, 0)},
+		{"one whose node died", []*corev1.Pod{gone}, time.Time{}},
+		{"one whose node died, and another", []*corev1.Pod{gone, later}, time.Unix(1500, 0)},
 		{"the slowest counts", []*corev1.Pod{unscheduled, later, pod("a", corev1.PodRunning, false, false)}, time.Unix(1000, 0)},
 	} {
 		index := &Index{revisions: map[loop.Key]*group{}}
+		index.Judge(map[string]bool{"dead": true}, func(loop.Key) {})
 		for _, p := range c.pods {
 			one, err := strip(p)
 			if err != nil {

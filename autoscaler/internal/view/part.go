@@ -65,7 +65,7 @@ func (l Local) parts(s scope) (all []part) {
 		p.Revision = v1alpha1.RevisionView{Name: v.Key.Name, Series: &series}
 		p.Revision.Now = nowOf(known.Load, &known.Ended)
 		p.Revision.Now.Replicas = v1alpha1.Replicas{Wanted: max(v.Status.Desired, 0), Ready: v.Counts.Ready,
-			Starting: max(v.Counts.NotReady-v.Counts.Terminating, 0), Asleep: v.Counts.Asleep}
+			Starting: max(v.Counts.NotReady-v.Counts.Lost-v.Counts.Terminating, 0), Asleep: v.Counts.Asleep}
 		if v.Last.Times > 0 {
 			d := decisionOf(&v.Last, v.Spec)
 			p.Revision.Decision = &d

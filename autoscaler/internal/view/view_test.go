@@ -60,7 +60,7 @@ func (w *world) Spec(key loop.Key) *loop.Spec {
 func (w *world) Count(loop.Key) revision.Counts {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	return revision.Counts{Ready: w.ready, NotReady: 1}
+	return revision.Counts{Ready: w.ready, NotReady: 2, Lost: 1}
 }
 
 func (w *world) Act(loop.Order) {}
