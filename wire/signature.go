@@ -53,8 +53,12 @@ func (s *Signer) Do(client *http.Client, r *http.Request, token string) (*http.R
 		return nil, err
 	}
 	response, err := client.Do(r)
-	if err != nil || response.StatusCode != http.StatusUnauthorized || !s.follow(response, token) {
+	if err != nil || response.StatusCode != http.StatusUnauthorized {
 		return response, err
+	}
+	ahead, ok := s.follow(response, token)
+	if !ok {
+		return response, nil
 	}
 	_ = response.Body.Close()
 	again := r.Clone(r.Context())
@@ -63,7 +67,8 @@ func (s *Signer) Do(client *http.Client, r *http.Request, token string) (*http.R
 			return nil, fmt.Errorf("read the body again: %w", err)
 		}
 	}
-	if err := s.Sign(again, token); err != nil {
+	// Not what the Signer follows by now, which may be the clock of another receiver.
+	if err := sign(again, token, ahead); err != nil {
 		return nil, err
 	}
 	return client.Do(again)
@@ -90,6 +95,10 @@ func (s *Signer) Post(ctx context.Context, client *http.Client, url, token strin
 
 // Sign sets the Authorization of a request. It reads the body with GetBody.
 func (s *Signer) Sign(r *http.Request, token string) error {
+	return sign(r, token, time.Duration(s.ahead.Load()))
+}
+
+func sign(r *http.Request, token string, ahead time.Duration) error {
 	hash := sha256.New()
 	if r.GetBody != nil {
 		body, err := r.GetBody()
@@ -102,22 +111,23 @@ func (s *Signer) Sign(r *http.Request, token string) error {
 	}
 	nonce := make([]byte, 16)
 	rand.Read(nonce) // never fails
-	said := &Signature{time: time.Now().Add(time.Duration(s.ahead.Load())), nonce: hex.EncodeToString(nonce), body: hex.EncodeToString(hash.Sum(nil))}
+	said := &Signature{time: time.Now().Add(ahead), nonce: hex.EncodeToString(nonce), body: hex.EncodeToString(hash.Sum(nil))}
 	said.describe(r)
 	r.Header.Set("Authorization", fmt.Sprintf("%s %d %s %s %s", signatureScheme, said.time.UnixMilli(), said.nonce, said.body, said.mac(token, "message")))
 	return nil
 }
 
-// follow sets the clock to the receiver's. It returns false if the response has none, or no valid
-// proof.
-func (s *Signer) follow(response *http.Response, token string) bool {
+// follow sets the clock to the receiver's, and returns how far that is ahead. ok is false if the
+// response has none, or no valid proof.
+func (s *Signer) follow(response *http.Response, token string) (ahead time.Duration, ok bool) {
 	clock, mac, _ := strings.Cut(response.Header.Get(HeaderClock), " ")
 	ms, err := strconv.ParseInt(clock, 10, 64)
 	if err != nil || !answers(response, token, mac, "clock", clock) {
-		return false
+		return 0, false
 	}
-	s.ahead.Store(int64(time.Until(time.UnixMilli(ms))))
-	return true
+	ahead = time.Until(time.UnixMilli(ms))
+	s.ahead.Store(int64(ahead))
+	return ahead, true
 }
 
 // Answers reports whether mac, which came with the response to a signed request, is the receiver's

@@ -194,6 +194,41 @@ func TestASenderFollowsTheReceiversClock(t *testing.T) {
 	}
 }
 
+// Receivers on several nodes have several clocks, and are asked at once with one Signer.
+func TestASenderFollowsTheClockOfEachReceiver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		token, signer := now.Token("default", "hello-00001"), &Signer{}
+		send := func(to *behind, meanwhile func()) int {
+			r, err := http.NewRequestWithContext(t.Context(), "POST", "http://activator:8014/reach", bytes.NewReader([]byte("pods")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, bodies := r.GetBody, 0
+			r.GetBody = func() (io.ReadCloser, error) {
+				if bodies++; bodies == 2 { // it is sent again
+					meanwhile()
+				}
+				return body()
+			}
+			response, err := signer.Do(&http.Client{Transport: to}, r, token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			return response.StatusCode
+		}
+		ahead, late := &behind{by: -10 * time.Minute}, &behind{by: 10 * time.Minute}
+		status := send(ahead, func() {
+			if got := send(late, func() {}); got != 200 {
+				t.Errorf("the other one answered %d", got)
+			}
+		})
+		if status != 200 || ahead.requests != 2 || late.requests != 2 {
+			t.Errorf("answered %d; %d and %d requests", status, ahead.requests, late.requests)
+		}
+	})
+}
+
 func TestAnAnswerIsToOneQuestion(t *testing.T) {
 	question, other := message(t, now.Token("", AutoscalerSubject), nil), message(t, now.Token("", AutoscalerSubject), nil)
 	s, err := ReadSignature(question)
