@@ -133,8 +133,9 @@ type Table struct {
 	mutex   sync.Mutex
 	entries map[Key]*entry
 	unknown int
-	// zone is that of Node, "" until a pod there says so.
-	zone string
+	// zone is that of Node, "" until a pod there says so, and placed when that was learned.
+	zone   string
+	placed time.Time
 	// ready are the revisions of the pods that Kubernetes lists as ready, one for each slice.
 	ready map[netip.Addr][]Key
 
@@ -243,8 +244,9 @@ func (t *Table) drop(e *entry) {
 func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.placeLocked(endpoints)
-	t.changeLocked(key, time.Now(), func(e *entry) {
+	now := time.Now()
+	t.placeLocked(endpoints, now)
+	t.changeLocked(key, now, func(e *entry) {
 		t.own(key, e.slices[slice], endpoints)
 		if endpoints == nil {
 			delete(e.slices, slice)
@@ -254,16 +256,20 @@ func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	})
 }
 
+// placePeriod is for how long a zone stays that was learned. When a node's label has changed,
+// EndpointSlices contradict each other until all are written anew.
+const placePeriod = 10 * time.Second
+
 // placeLocked learns the zone of this activator from a pod on its node, and looks at all pods anew
 // if it is another than before.
-func (t *Table) placeLocked(endpoints []Endpoint) {
+func (t *Table) placeLocked(endpoints []Endpoint, now time.Time) {
 	for _, e := range endpoints {
-		if t.Node == "" || e.Node != t.Node || e.Zone == t.zone {
+		if t.Node == "" || e.Node != t.Node || e.Zone == t.zone || t.zone != "" && now.Sub(t.placed) < placePeriod {
 			continue
 		}
-		t.zone = e.Zone
+		t.zone, t.placed = e.Zone, now
 		for _, other := range t.entries {
-			other.publish(t.zone, time.Now())
+			other.publish(t.zone, now)
 		}
 	}
 }

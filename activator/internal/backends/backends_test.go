@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"ebb.dev/ebb/activator/internal/hold"
@@ -357,7 +358,9 @@ func TestSilenceIsOfANode(t *testing.T) {
 
 // An activator learns its zone from pods on its node. Pods of other zones are far, if there are
 // others, and one whose zone nobody knows is not.
-func TestPodsOfOtherZonesAreFar(t *testing.T) {
+func TestPodsOfOtherZonesAreFar(t *testing.T) { synctest.Test(t, testPodsOfOtherZonesAreFar) }
+
+func testPodsOfOtherZonesAreFar(t *testing.T) {
 	table := NewTable(func(Key, *Info) *hold.Queue {
 		return hold.New(1, hold.NewBudget(hold.Bounds{}).Share("ns"), hold.Options{})
 	})
@@ -393,10 +396,19 @@ func TestPodsOfOtherZonesAreFar(t *testing.T) {
 	table.SetSlice(hello, "x", []Endpoint{in(1, "b"), in(3, "c"), {Address: address(5), Pod: "5", Ready: true, Zone: "a", Node: "another"}})
 	expect("with one on another node of this zone", "1 3")
 	moved := in(9, "a")
-	moved.Zone = "b"
+	for _, zone := range []string{"b", "", "a", "b"} {
+		moved.Zone = zone
+		table.SetSlice(other, "y", []Endpoint{moved})
+		expect("at first, when some say that the node's label has changed", "1 3")
+	}
+	time.Sleep(placePeriod)
 	table.SetSlice(other, "y", []Endpoint{moved})
 	expect("after the node's label has changed", "3 5")
+	time.Sleep(placePeriod)
 	moved.Zone = ""
 	table.SetSlice(other, "y", []Endpoint{moved})
 	expect("after it was removed", "")
+	moved.Zone = "a"
+	table.SetSlice(other, "y", []Endpoint{moved})
+	expect("when it is there again", "1 3")
 }
