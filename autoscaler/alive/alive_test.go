@@ -222,6 +222,35 @@ func TestADoubtIsNoEnd(t *testing.T) {
 	}
 }
 
+// The pods of a dead node are deleted, and Kubernetes places others there, for a while.
+func TestADeadNodeIsWatchedWithoutPods(t *testing.T) {
+	s := newScene("a b c", "a c")
+	s.dies("b")
+	s.pass(10 * time.Second)
+	s.nodes = []string{"a", "c"}
+	s.pass(30 * time.Second)
+	if b, _ := s.watch.Node("b"); b.State != Lost {
+		t.Errorf("b is %s", b.State)
+	}
+	s.pass(10 * time.Second)
+	if _, known := s.watch.Node("b"); known {
+		t.Error("it is watched for ever")
+	}
+	// One that has answered is forgotten at once.
+	s.nodes = []string{"a", "b", "c"}
+	s.dies()
+	s.pass(10 * time.Second)
+	s.dies("b")
+	s.pass(10 * time.Second)
+	s.dies()
+	s.pass(AskTime / 2)
+	s.nodes = []string{"a", "c"}
+	s.pass(AskTime / 2)
+	if _, known := s.watch.Node("b"); known {
+		t.Error("a node that answers is watched without pods")
+	}
+}
+
 // While a node is silent, others die, and then this autoscaler is alone: what was decided stays.
 func TestWhatWasDecidedStays(t *testing.T) {
 	s := newScene("a b c", "a c")

@@ -26,7 +26,11 @@ type Verdict struct {
 	Reason string
 }
 
-// Keep watches these nodes from now on, and no others.
+// Placed is for how long after its end a silent node is watched, whether or not it has pods. So
+// long Kubernetes may place new ones there, of which nobody could tell that they do not start.
+const Placed = 45 * time.Second
+
+// Keep watches these nodes from now on, and no others but those that have just fallen silent.
 func (w *Watch) Keep(nodes []string, now time.Duration) {
 	kept := make(map[string]*Node, len(nodes))
 	for _, name := range nodes {
@@ -35,6 +39,11 @@ func (w *Watch) Keep(nodes []string, now time.Duration) {
 		} else if name != "" && len(kept) < MaxNodes {
 			one := Watched(now)
 			kept[name] = &one
+		}
+	}
+	for name, n := range w.nodes {
+		if silence := n.silence(now); n.State >= Silent && silence > 0 && silence < Placed {
+			kept[name] = n
 		}
 	}
 	w.nodes = kept
