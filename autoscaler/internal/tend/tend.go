@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -37,6 +38,9 @@ const (
 	most = 256
 	// compressAfter is how long a pod is frozen before its memory is compressed.
 	compressAfter = 20 * time.Second
+	// deafFor is for how long others are told before a pod that did not follow an order. Its node
+	// may be dead.
+	deafFor = time.Minute
 )
 
 // Index knows the pods.
@@ -71,6 +75,13 @@ type Tender struct {
 	signer wire.Signer
 	mutex  sync.Mutex
 	busy   map[loop.Key]struct{}
+	deaf   map[target]time.Time // when a pod did not follow an order
+}
+
+// target is a pod.
+type target struct {
+	key loop.Key
+	pod string
 }
 
 // Tend implements loop.Tender. While orders to a revision are under way, it does nothing: the loop
@@ -100,7 +111,7 @@ func (t *Tender) tend(ctx context.Context, key loop.Key, s revision.PodOrders, w
 	switch {
 	case s.Wake > 0:
 		asleep, _ := t.Index.NotReady(key)
-		changed = t.order(ctx, key, lightest(asleep, int(s.Wake)), wire.LevelAwake, 0, &t.Woken, why)
+		changed = t.order(ctx, key, t.lightest(key, asleep, int(s.Wake)), wire.LevelAwake, 0, &t.Woken, why)
 	case s.Sleep > 0:
 		changed = t.order(ctx, key, t.idlest(ctx, key, int(s.Sleep)), min(s.Level, standby.Frozen).String(), 1, &t.Slept, why)
 	}
@@ -126,13 +137,36 @@ func (t *Tender) fit(err error) {
 }
 
 // lightest are the pods that wake soonest: those that sleep least deeply, and of these the one that
-// fell asleep last.
-func lightest(asleep []pods.Pod, n int) []pods.Pod {
+// fell asleep last. Those that did not follow the last order come after all others.
+func (t *Tender) lightest(key loop.Key, asleep []pods.Pod, n int) []pods.Pod {
 	sorted := slices.Clone(asleep)
+	deaf := map[string]int{}
+	t.mutex.Lock()
+	for _, p := range asleep {
+		if at, failed := t.deaf[target{key, p.Name}]; failed && time.Since(at) < deafFor {
+			deaf[p.Name] = 1
+		}
+	}
+	t.mutex.Unlock()
 	slices.SortFunc(sorted, func(a, b pods.Pod) int {
-		return cmp.Or(cmp.Compare(a.Depth, b.Depth), b.Since.Compare(a.Since), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(deaf[a.Name], deaf[b.Name]), cmp.Compare(a.Depth, b.Depth), b.Since.Compare(a.Since), strings.Compare(a.Name, b.Name))
 	})
 	return sorted[:min(n, len(sorted))]
+}
+
+// noteDeaf remembers whether a pod did not follow an order.
+func (t *Tender) noteDeaf(key loop.Key, pod string, deaf bool) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	maps.DeleteFunc(t.deaf, func(_ target, at time.Time) bool { return time.Since(at) >= deafFor })
+	switch {
+	case !deaf:
+		delete(t.deaf, target{key, pod})
+	case t.deaf == nil:
+		t.deaf = map[target]time.Time{{key, pod}: time.Now()}
+	default:
+		t.deaf[target{key, pod}] = time.Now()
+	}
 }
 
 // idlest are the pods with the fewest requests, and of these the youngest. A pod that does not
@@ -208,7 +242,9 @@ func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level 
 	var group sync.WaitGroup
 	for _, pod := range all {
 		group.Go(func() {
-			if err := t.post(ctx, pod, level, token); err != nil {
+			err := t.post(ctx, pod, level, token)
+			t.noteDeaf(key, pod.Name, err != nil)
+			if err != nil {
 				t.Refused.Add(1)
 				t.Log.Warn("a pod did not follow the order to sleep or to wake", "revision", key.String(), "pod", pod.Name, "to", level, "error", err)
 				return

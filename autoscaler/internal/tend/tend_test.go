@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -181,6 +182,29 @@ func TestPodsAreTold(t *testing.T) {
 				t.Errorf("%d refusals counted", tender.Refused.Load())
 			}
 		})
+	}
+}
+
+// A pod whose node is dead sleeps on, as far as anybody knows. It is not told again and again in
+// place of others.
+func TestAnotherPodIsToldAfterOneThatDidNotFollow(t *testing.T) {
+	h := newHouse(t, pods.Pod{Name: "a", Depth: frozen}, pods.Pod{Name: "b", Depth: frozen + 1}, pods.Pod{Name: "c", Depth: frozen + 1})
+	h.deny["a"] = true
+	tender := h.tender()
+	for _, want := range []string{"", "b", "b c"} {
+		tender.tend(t.Context(), key, revision.PodOrders{Wake: 1}, why)
+		if got := strings.Join(slices.Sorted(maps.Keys(h.told)), " "); got != want {
+			t.Errorf("told %q, want %q", got, want)
+		}
+	}
+	h.deny["a"] = false
+	tender.tend(t.Context(), key, revision.PodOrders{Wake: 1}, why)
+	if h.told["a"] != wire.LevelAwake || len(tender.deaf) > 0 {
+		t.Errorf("told %v; still deaf: %v", h.told, tender.deaf)
+	}
+	tender.deaf = map[target]time.Time{{key, "long ago"}: time.Now().Add(-deafFor)}
+	if tender.noteDeaf(key, "d", true); len(tender.deaf) != 1 {
+		t.Errorf("deaf are %v", tender.deaf)
 	}
 }
 
