@@ -103,6 +103,62 @@ func TestARestartReplacesNothingTwice(t *testing.T) {
 	}
 }
 
+// A process that takes over may never have had an answer from the dead node. It keeps the
+// replacements until it can know by itself.
+func TestReplacementsAreHandedOver(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		knows bool
+		want  int32
+	}{"and the next one finds out": {true, 4}, "and the node is back": {false, 3}} {
+		t.Run(behaviour, func(t *testing.T) {
+			cfg := config()
+			cfg.Zero.Min = 3
+			now, state := epoch, State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			lost, ready := Counts{Ready: 3, NotReady: 1, Lost: 1}, Counts{Ready: 4}
+			decide := func(r *Revision, counts Counts, passed time.Duration) Outcome {
+				now = now.Add(passed)
+				r.SetCounts(counts)
+				r.Scraped(load(1), now)
+				return r.Decide(now, false, nil)
+			}
+			first := New(cfg, Counts{Ready: 3}, now)
+			first.Import(state, 0, now)
+			decide(first, Counts{Ready: 3}, 0)
+			if out := decide(first, Counts{Ready: 2, NotReady: 1, Lost: 1}, 2*time.Second); out.Replicas != 4 {
+				t.Fatalf("the first process orders %d", out.Replicas)
+			}
+			for range 40 { // until it has seen a window
+				decide(first, lost, 2*time.Second)
+			}
+			next := New(cfg, ready, now)
+			next.Import(state, 0, now)
+			if !next.Import(first.Export(now), 0, now) {
+				t.Fatal("the state is refused")
+			}
+			for _, passed := range []time.Duration{0, 2 * time.Second, 10 * time.Second} {
+				if out := decide(next, ready, passed); out.Replicas != 4 || out.Status.Desired != 3 {
+					t.Fatalf("%s later it orders %d and wants %d, because %s", passed, out.Replicas, out.Status.Desired, out.Reason())
+				} else if why := "; 1 more for now, because so many were on nodes that did not answer"; !strings.HasSuffix(out.Reason(), why) {
+					t.Errorf("because %s", out.Reason())
+				}
+			}
+			counts := ready
+			if c.knows {
+				counts = lost
+			}
+			if out := decide(next, counts, verdict); out.Replicas != c.want {
+				t.Errorf("in the end it orders %d, because %s", out.Replicas, out.Reason())
+			}
+		})
+	}
+	r := New(config(), Counts{}, epoch)
+	bad := r.Export(epoch)
+	bad.Extra = -1
+	if r.Import(bad, 0, epoch) {
+		t.Error("fewer pods than none are taken")
+	}
+}
+
 // Nobody asks for the pods of a revision that nobody needs.
 func TestARevisionAtZeroHasNothingToReplace(t *testing.T) {
 	r := New(config(), Counts{}, epoch)

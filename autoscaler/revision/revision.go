@@ -139,8 +139,11 @@ func (e Explanation) Reason() string {
 	if e.Keep != nil {
 		reason += "; asleep: " + e.Keep.Reason
 	}
-	if e.Extra > 0 {
+	switch {
+	case e.Extra > 0 && e.Lost > 0:
 		reason += fmt.Sprintf("; %d more, because %d are on nodes that do not answer", e.Extra, e.Lost)
+	case e.Extra > 0:
+		reason += fmt.Sprintf("; %d more for now, because so many were on nodes that did not answer", e.Extra)
 	}
 	return reason
 }
@@ -190,8 +193,10 @@ type Revision struct {
 	awake  held
 	asks   bool // for a share of the memory of pods asleep
 	looked time.Time
-	// least is the smallest scale, as the schedule says, extra what replacements said last.
+	// least is the smallest scale, as the schedule says, extra what replacements said last. Until
+	// extraUntil it does not fall.
 	least, extra int32
+	extraUntil   time.Time
 	// learned is the result of the last finished lesson, possibly another process's.
 	learned decide.Learned
 
@@ -253,7 +258,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 		total := int32(0)
 		total, out.Awake, out.Keep = r.divide(&d, step.Replicas, busy, budget, now)
 		replaced := r.replaced(&d, total, now)
-		out.Extra, out.Lost = max(r.replacements(total-replaced, between)-replaced, 0), r.counts.Lost
+		out.Extra, out.Lost = r.replacements(total, replaced, between || now.Before(r.extraUntil)), r.counts.Lost
 		step.Want = max(step.Want-replaced, 0)
 		out.Step.Want = step.Want
 		total += out.Extra
@@ -292,11 +297,11 @@ func (r *Revision) replaced(d *decide.Decision, total int32, now time.Time) int3
 	return max(min(r.surplus, r.counts.Lost, beyond), 0)
 }
 
-// replacements is how many pods more than total there are to be, because some are on lost nodes.
-// Between two ticks it only rises.
-func (r *Revision) replacements(total int32, between bool) int32 {
-	extra := alive.Extra(total, r.counts.Lost)
-	if between {
+// replacements is how many pods more than total there are to be, because some are on lost nodes and
+// were not replaced before. With rises it only rises.
+func (r *Revision) replacements(total, replaced int32, rises bool) int32 {
+	extra := max(alive.Extra(total-replaced, r.counts.Lost)-replaced, 0)
+	if rises {
 		extra = max(extra, min(r.extra, total))
 	}
 	r.extra = extra

@@ -36,12 +36,17 @@ type State struct {
 	// starts from a status keeps the scale found there until it has asked the pods.
 	Busy   int32
 	BusyAt time.Time
+	// Extra is how many pods there were beyond those that were wanted, because others were lost.
+	Extra int32
 }
+
+// verdict is how long a process that takes over may take to find out by itself that pods are lost.
+const verdict = 20 * time.Second
 
 // Export returns what this process knows.
 func (r *Revision) Export(now time.Time) State {
 	s := State{UID: r.config.UID, At: now, Desired: r.sent.Desired, Ordered: r.ordered, Zero: r.zero, Learned: r.learned,
-		Formula: r.formula, Windows: r.series.Export(), Told: r.series.ExportTold()}
+		Formula: r.formula, Windows: r.series.Export(), Told: r.series.ExportTold(), Extra: r.extra}
 	if r.config.Standby != nil {
 		s.Keep, s.Awake = r.history.Export(), r.awake.value
 	}
@@ -69,7 +74,7 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 		return false
 	}
 	history, ok := keep.Import(s.Keep, behind, now)
-	if !ok || s.Awake < 0 || s.Busy < 0 {
+	if !ok || s.Awake < 0 || s.Busy < 0 || s.Extra < 0 {
 		return false
 	}
 	formula, ok := r.formula.Import(s.Formula, behind, now)
@@ -84,6 +89,9 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 	}
 	if s.Busy > 0 && at.After(r.busyAt) {
 		r.busy, r.busyAt = held{value: max(r.busy.value, s.Busy)}, at
+	}
+	if extra := min(s.Extra, r.counts.Running()-max(s.Desired, 0)); extra > r.extra {
+		r.extra, r.extraUntil = extra, now.Add(verdict)
 	}
 	r.importSince(s.Zero, behind, now)
 	if r.ordered < 0 && s.Ordered >= 0 {
