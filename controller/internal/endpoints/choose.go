@@ -56,14 +56,19 @@ const maxEndpoints = 1000
 // between. Each address type is decided on its own, because each has its own EndpointSlices.
 //
 // Of pods and of activators that are ready, those on silent nodes are left out if there are others.
+// If all activators are on silent nodes, they count as none where a pod answers.
 func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
 	pods, activators []*discoveryv1.EndpointSlice, silent sets.Set[string]) (map[discoveryv1.AddressType][]discoveryv1.Endpoint, Source) {
 	if mode == "" {
 		mode, numActivators = autoscalingv1alpha1.ModeProxy, firstActivators
 	}
-	ofPods, ofActivators := answering(standing(pods, ready), silent), answering(standing(activators, ready), silent)
-	if len(ofActivators) == 0 {
-		ofActivators = standing(activators, leaving)
+	ofPods, podsAnswer := answering(standing(pods, ready), silent)
+	ofActivators, answer := answering(standing(activators, ready), silent)
+	if !answer && (podsAnswer || len(ofActivators) == 0) {
+		ofActivators, answer = answering(standing(activators, leaving), silent)
+		if !answer && podsAnswer {
+			ofActivators = nil
+		}
 	}
 	for _, last := range []state{ended, unready} {
 		if len(ofActivators)+len(ofPods) == 0 {
@@ -138,15 +143,15 @@ func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.Add
 }
 
 // answering leaves out what is on silent nodes, of each address type for which there is anything
-// else.
-func answering(all map[discoveryv1.AddressType][]discoveryv1.Endpoint, silent sets.Set[string]) map[discoveryv1.AddressType][]discoveryv1.Endpoint {
+// else. It reports whether there is.
+func answering(all map[discoveryv1.AddressType][]discoveryv1.Endpoint, silent sets.Set[string]) (left map[discoveryv1.AddressType][]discoveryv1.Endpoint, some bool) {
 	for kind, list := range all {
 		others := slices.DeleteFunc(slices.Clone(list), func(e discoveryv1.Endpoint) bool { return e.NodeName != nil && silent.Has(*e.NodeName) })
 		if len(others) > 0 {
-			all[kind] = others
+			all[kind], some = others, true
 		}
 	}
-	return all
+	return all, some
 }
 
 // subset returns n of the activators, by consistent hashing of the revision's name. So a revision

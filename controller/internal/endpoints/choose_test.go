@@ -128,7 +128,13 @@ func TestWhatIsOnSilentNodesIsLeftOutIfThereIsMore(t *testing.T) {
 		{serve, 0, "-1@a 2@b", "9@a", "2", Pods, "others are not ready"},
 		{proxy, 0, "1@a", "8@b 9@c", "9", Activators, "of activators, too"},
 		{proxy, 2, "1@a", "7@a 8@b 9@c", "7 9", Activators, "a subset of those that answer"},
-		{proxy, 0, "1@a", "8@b", "8", Activators, "the only activator may still hold requests"},
+		{proxy, 0, "1@a", "8@b", "1", Pods, "better without an activator than not at all"},
+		{proxy, 0, "1@a 2@b", "7@b 8@b", "1", Pods, "the same"},
+		{proxy, 0, "1@a", "7@b ~8@a ~9@b", "8", Activators, "one that leaves takes requests"},
+		{proxy, 0, "1@a", "7@b ~9@b", "1", Pods, "not on a silent node"},
+		{proxy, 0, "1@b", "8@b", "8", Activators, "pods do not answer either"},
+		{proxy, 0, "-1@a", "8@b", "8", Activators, "no pod is ready"},
+		{proxy, 0, "1@b", "7@b ~8@b", "7", Activators, "nobody answers"},
 		{proxy, 0, "1@b 2@c", "", "2", Pods, "no activator"},
 	} {
 		got, source := choose("rev", row.mode, row.n, on(row.pods), on(row.activators), sets.New("b"))
