@@ -30,8 +30,10 @@ const (
 	// late is after which time without a round this process has been paused.
 	late = 4 * period
 	// maxKnown bounds the pods of a node that are known at a time, maxAtOnce those that are asked
-	// in one question: one of them may just have gone.
-	maxKnown, maxAtOnce = 32, 3
+	// in one question: one of them may just have gone. While no more than maxSlow nodes are slow to
+	// answer, all of them are asked again: the first few may be of one tenant, whose NetworkPolicy
+	// has them answer nobody.
+	maxKnown, maxAtOnce, maxSlow = 32, 3, 16
 	// maxOverlap bounds the questions to a node that are under way: one more each period.
 	maxOverlap = 3
 	// remembers is for how long at least it is known that a pod has answered, and for how long a
@@ -161,9 +163,9 @@ func (w *Watcher) answersLocked(ip string) bool {
 	return now || before
 }
 
-// chooseLocked returns a few of a node's pods to ask, first those that have answered before. It
+// chooseLocked returns so many of a node's pods to ask, first those that have answered before. It
 // says whether one has.
-func (w *Watcher) chooseLocked(all []string) (chosen []string, answers bool) {
+func (w *Watcher) chooseLocked(all []string, most int) (chosen []string, answers bool) {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b string) int {
 		switch x, y := w.answersLocked(a), w.answersLocked(b); {
@@ -174,7 +176,7 @@ func (w *Watcher) chooseLocked(all []string) (chosen []string, answers bool) {
 		}
 		return 1
 	})
-	return all[:min(maxAtOnce, len(all))], len(all) > 0 && w.answersLocked(all[0])
+	return all[:min(most, len(all))], len(all) > 0 && w.answersLocked(all[0])
 }
 
 // Round decides by what is known, and asks. It does not wait for answers.
@@ -259,18 +261,22 @@ func (w *Watcher) divideLocked(names []string) (doubted, others []string) {
 // begins after the one that it asked last, so each gets its turn, however many there are and
 // however many are dead.
 func (w *Watcher) askInTurnLocked(ctx context.Context, names []string, last *string, now time.Duration) {
-	room := maxCalls
+	slow := 0
 	for _, node := range names {
 		if w.asking[node].n > 0 {
-			room--
+			slow++
 		}
 	}
+	room := maxCalls - slow
 	at, found := slices.BinarySearch(names, *last)
 	if found {
 		at++
 	}
 	for _, node := range slices.Concat(names[at:], names[:at]) {
-		f, pods := w.asking[node], w.pods[node]
+		f, pods, most := w.asking[node], w.pods[node], maxAtOnce
+		if one, _ := w.watch.Node(node); slow <= maxSlow && one.State != alive.Lost && (f.n > 0 || one.State != alive.Well) {
+			most = maxKnown
+		}
 		switch {
 		case room <= 0:
 			return
@@ -281,7 +287,7 @@ func (w *Watcher) askInTurnLocked(ctx context.Context, names []string, last *str
 			room--
 		}
 		w.asking[node] = flight{f.n + 1, f.first, now}
-		chosen, answers := w.chooseLocked(pods)
+		chosen, answers := w.chooseLocked(pods, most)
 		go w.ask(ctx, question{node, chosen, answers || w.openLocked(node, now), now, w.epoch})
 		*last = node
 	}
@@ -415,8 +421,10 @@ func (w *Watcher) askOthersLocked(ctx context.Context, pods map[string][]string,
 	}
 	nodes := map[netip.Addr]string{}
 	var all []netip.Addr
-	for _, node := range w.doubtedLocked(now) {
-		chosen, _ := w.chooseLocked(pods[node])
+	doubted := w.doubtedLocked(now)
+	most := min(max(wire.MaxReach/max(len(doubted), 1), maxAtOnce), maxKnown)
+	for _, node := range doubted {
+		chosen, _ := w.chooseLocked(pods[node], most)
 		for _, ip := range chosen {
 			if address, err := netip.ParseAddr(ip); err == nil && len(all) < wire.MaxReach {
 				all, nodes[address] = append(all, address), node

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -392,6 +393,45 @@ func TestAnActivatorIsAskedWhereItIsOpen(t *testing.T) {
 				t.Errorf("asked: %v, closed with %d resets", c.dialled, c.resets)
 			}
 		})
+	})
+}
+
+// A tenant with several namespaces has most of the pods of a node, and keeps all but its own from
+// them as soon as they have answered once. Others' pods there speak for the node.
+func TestATenantCannotMakeANodeSilent(t *testing.T) {
+	hostile, victim := numbered("10.3.%d.%d", 12), "10.4.0.1"
+	live(t, func() *cluster {
+		l := newCluster(t, "a", "c")
+		l.Pods = func(most int) map[string][]string {
+			b := append([]string{victim}, hostile...)
+			rand.Shuffle(len(b), func(i, j int) { b[i], b[j] = b[j], b[i] })
+			return map[string][]string{"a": {"a"}, "b": b[:min(most, len(b))], "c": {"c"}}
+		}
+		l.Others = func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
+			answer := wire.ReachAnswer{Node: "c"}
+			for _, pod := range pods {
+				if pod.String() == victim {
+					answer.Life = append(answer.Life, pod)
+				} else {
+					answer.Silent = append(answer.Silent, pod)
+				}
+			}
+			if takes(ctx, alive.AskTime) {
+				got(answer)
+			}
+		}
+		return l
+	}, func(l *cluster) {
+		time.Sleep(20 * time.Second) // until each has answered
+		l.set(func() {
+			for _, pod := range hostile {
+				l.says[pod] = errSilent
+			}
+		})
+		time.Sleep(time.Minute)
+		if got := l.states(); len(got) > 0 {
+			t.Errorf("told of %v", got)
+		}
 	})
 }
 
