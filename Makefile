@@ -146,7 +146,7 @@ simulate: ## simulate the workloads of sim/workloads in virtual time and write d
 	go run ./sim -rollouts 1000 > docs/simulation/rollouts.md
 
 .PHONY: soak
-soak: ## disturb several services under load for three minutes (ARGS='-lasts 1h -faults all'); no request may fail
+soak: ## disturb several services under load for three minutes (ARGS='-lasts 1h -faults all', on three nodes '-faults nodes'); no request may fail
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/soak $(ARGS)
 
 .PHONY: docs recording

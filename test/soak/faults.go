@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -14,34 +15,29 @@ import (
 
 // breakAll goes through the faults until the time is over, each at least once, and prints for each
 // what the requests saw until the cluster was whole again. It returns how many faults there were,
-// and when those lasted in which HTTP does not allow to keep all requests.
+// and when those lasted in which HTTP does not allow to keep all requests. A node that was called
+// lost although it was alive is an error, after all others had their turn.
 func (s *soak) breakAll(ctx context.Context, set faults.Set, list []faults.Fault, probers map[string]*probe.Prober) (n int, lossy []probe.Span, err error) {
+	var wrong []error
+	defer func() { err = errors.Join(append(wrong, err)...) }()
 	end := time.Now().Add(s.lasts)
 	for n < len(list) || time.Now().Before(end) {
 		if n%len(list) == 0 {
 			s.random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		}
 		f := list[n%len(list)]
-		count, began := set.Watch(ctx, probers), time.Now()
-		if err := f.Do(ctx); err != nil {
-			count()
-			return n, lossy, fmt.Errorf("%s: %w", f.Name, err)
-		}
-		broken := time.Since(began)
-		whole, cancel := context.WithTimeout(ctx, 5*time.Minute)
-		err := set.Recover(whole)
-		cancel()
-		w := count()
+		began := time.Now()
+		line, err := s.breakOne(ctx, set, f, probers)
 		if err != nil {
-			return n, lossy, fmt.Errorf("after %s: %w", f.Name, err)
+			return n, lossy, err
 		}
 		n++
 		if f.Loses != "" {
 			lossy = append(lossy, probe.Span{From: began, To: time.Now()})
 		}
-		line := result.Fields{"fault": f.Name, "at": began.UTC().Format("15:04:05"), "broken_s": round(broken), "whole_after_s": round(time.Since(began) - broken),
-			"requests": w.Requests, "failed": w.Failed, "failed_by_status": w.ByStatus, "resets": w.Resets, "not_sent": w.Skipped,
-			"longest_gap_ms": result.Milliseconds(w.Gap), "wrong_pod_seconds": math.Round(w.WrongScale), "api_away_s": math.Round(w.Unseen), "may_lose": f.Loses}
+		if lost, _ := line["nodes_lost"].(int); f.Keeps && lost > 0 {
+			wrong = append(wrong, fmt.Errorf("%s at %s: node %s was called lost, although it was alive", f.Name, line["at"], s.hit.Node))
+		}
 		if err := s.out.Line(line); err != nil {
 			return n, lossy, err
 		}
@@ -52,6 +48,38 @@ func (s *soak) breakAll(ctx context.Context, set faults.Set, list []faults.Fault
 		}
 	}
 	return n, lossy, nil
+}
+
+// breakOne breaks and mends, and returns what the requests saw until the cluster was whole again.
+func (s *soak) breakOne(ctx context.Context, set faults.Set, f faults.Fault, probers map[string]*probe.Prober) (result.Fields, error) {
+	replacing := func() (faults.Replaced, error) { return faults.Replaced{}, nil }
+	if f.Node {
+		var err error
+		if replacing, err = set.Replacing(ctx); err != nil {
+			return nil, err
+		}
+	}
+	count, began := set.Watch(ctx, probers), time.Now()
+	err := f.Do(ctx)
+	broken := time.Since(began)
+	if err == nil {
+		whole, cancel := context.WithTimeout(ctx, 5*time.Minute)
+		err = set.Recover(whole)
+		cancel()
+	}
+	w := count()
+	replaced, countErr := replacing()
+	if err := errors.Join(err, countErr); err != nil {
+		return nil, fmt.Errorf("%s, broken for %s: %w", f.Name, broken.Round(time.Second), err)
+	}
+	line := result.Fields{"fault": f.Name, "at": began.UTC().Format("15:04:05"), "broken_s": round(broken), "whole_after_s": round(time.Since(began) - broken),
+		"requests": w.Requests, "failed": w.Failed, "failed_by_status": w.ByStatus, "resets": w.Resets, "not_sent": w.Skipped,
+		"longest_gap_ms": result.Milliseconds(w.Gap), "wrong_pod_seconds": math.Round(w.WrongScale), "api_away_s": math.Round(w.Unseen), "may_lose": f.Loses}
+	if f.Node {
+		line["node"], line["pods_there"], line["activators_there"] = s.hit.Node, s.hit.Pods, s.hit.Activators
+		line["nodes_silent"], line["nodes_lost"], line["new_pods"] = replaced.Silent, replaced.Lost, replaced.Pods
+	}
+	return line, nil
 }
 
 // excused counts the failed requests that were under way while requests may be lost. One that waits

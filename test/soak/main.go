@@ -5,11 +5,11 @@
 // and a summary. It exits with status 1 if a request was lost or got another's answer, or if it
 // sent too few to mean anything. Half of the requests are POSTs with a body. With -faults it breaks
 // the cluster instead: its programs, Ebb's components and what is around them, one after another,
-// and prints what the requests saw of each.
+// and prints what the requests saw of each, and of faults of nodes whether anything was replaced.
 //
 // Owns: its own namespace. Reads: objects and responses. Writes: Services and annotations of
-// Revisions; it deletes pods of these services and of the activator. Never: sends a request twice,
-// nor lets net/http do so.
+// Revisions; it deletes pods of these services and of the activator, and for faults of nodes it
+// moves what there is one of to one node. Never: sends a request twice, nor lets net/http do so.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	flag.IntVar(&s.rps, "rps", 500, "requests a second, of all services together")
 	flag.DurationVar(&s.every, "every", 4*time.Second, "time between two disturbances")
 	flag.StringVar(&s.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
-	breaks := flag.String("faults", "", "all, or the names of faults, separated by commas: break these, one after another, instead of the usual disturbances")
+	breaks := flag.String("faults", "", "all, nodes (of one of several), or the names of faults, separated by commas: break these, one after another, instead of the usual disturbances")
 	flag.DurationVar(&s.longest, "longest", 5*time.Minute, "how long a fault lasts at most")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the disturbances; it is printed, to repeat a run")
 	flag.Parse()

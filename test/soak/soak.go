@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,26 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 	"ebb.dev/ebb/test/internal/trial"
 )
+
+// prepare makes a cluster that may lose nothing: alone, an activator that ends leaves nobody to
+// send new requests to. No fault of a node ends the gateways, nor what there is one of.
+func (s *soak) prepare(ctx context.Context, nodes faults.Nodes, list []faults.Fault) error {
+	activators := 2
+	if slices.ContainsFunc(list, func(f faults.Fault) bool { return f.Node }) {
+		activators = len(nodes.All)
+		if err := nodes.Clear(ctx, nodes.Spare()...); err != nil {
+			return err
+		}
+	}
+	if s.OneProcess() {
+		return nil
+	}
+	restore, err := s.ScaleActivators(ctx, int32(activators))
+	if restore != nil {
+		s.Undo = append(s.Undo, restore)
+	}
+	return err
+}
 
 type soak struct {
 	*trial.Place
@@ -26,23 +47,22 @@ type soak struct {
 	seed         uint64
 	random       *rand.Rand
 	rollouts     int
+	hit          faults.Hit // of the last fault of a node
 }
 
 func (s *soak) run(ctx context.Context) (err error) {
 	set, list := faults.Set{Cluster: s.Cluster, Namespace: s.Namespace, Longest: s.longest}, []faults.Fault(nil)
 	if s.breaks != "" {
+		if set.Nodes, err = faults.NodesOf(ctx, s.Cluster); err != nil {
+			return err
+		}
+		set.Ends = set.Nodes.Spare()
+		set.Hit = func(h faults.Hit) { s.hit = h }
 		if list, err = set.Choose(s.breaks); err != nil {
 			return err
 		}
-		// Alone, an activator that is killed leaves nobody to send new requests to.
-		if !s.OneProcess() {
-			restore, err := s.ScaleActivators(ctx, 2)
-			if restore != nil {
-				s.Undo = append(s.Undo, restore)
-			}
-			if err != nil {
-				return err
-			}
+		if err := s.prepare(ctx, set.Nodes, list); err != nil {
+			return err
 		}
 	}
 	probers := map[string]*probe.Prober{}

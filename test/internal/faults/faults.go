@@ -35,6 +35,9 @@ type Fault struct {
 	Refused bool
 	// Behind says that it may lose only requests that go through the activator.
 	Behind bool
+	// Node says that it is a fault of one of several nodes, Keeps that the node is alive all the
+	// time, so nobody may call it lost.
+	Node, Keeps bool
 	// Do breaks something and mends it, at once if ctx ends.
 	Do func(ctx context.Context) error
 }
@@ -47,12 +50,16 @@ type Set struct {
 	// Longest bounds how long anything is broken. The faults that a cluster must stand for some
 	// time last for 5 minutes or 90 s otherwise.
 	Longest time.Duration
+	// Nodes are needed by faults of nodes, which break one of Ends. Hit, if set, receives which.
+	Nodes Nodes
+	Ends  []string
+	Hit   func(Hit)
 }
 
 // gatewayProbe is longer than the period of the readiness probe of Istio's gateways.
 const gatewayProbe = 20 * time.Second
 
-// All returns every fault.
+// All returns every fault but those of one of several nodes.
 func (s Set) All() []Fault {
 	program := func(verb, name string, d time.Duration) func(context.Context) error {
 		return func(ctx context.Context) error { return ctl(ctx, verb, name, min(d, s.Longest).String()) }
@@ -107,17 +114,26 @@ func (s Set) All() []Fault {
 		Fault{Name: "queue-proxy frozen", Loses: inHand, Do: func(ctx context.Context) error { return s.freeze(ctx, sidecar) }})
 }
 
-// Choose returns the named faults, separated by commas, or all.
+// Choose returns the named faults, separated by commas, all that any cluster can have, or all of
+// nodes.
 func (s Set) Choose(names string) ([]Fault, error) {
-	list := s.All()
-	if names == "all" {
-		return list, nil
+	all, nodes := s.All(), s.ofNodes()
+	switch names {
+	case "all":
+		return all, nil
+	case "nodes":
+		return nodes, s.Nodes.Several()
 	}
-	var out []Fault
+	list, out := slices.Concat(all, nodes), []Fault(nil)
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(list, func(f Fault) bool { return f.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no fault %q: want all, or some of %s", name, strings.Join(Names(list), ", "))
+			return nil, fmt.Errorf("there is no fault %q: want all, nodes, or some of %s", name, strings.Join(Names(list), ", "))
+		}
+		if list[i].Node {
+			if err := s.Nodes.Several(); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, list[i])
 	}

@@ -19,7 +19,8 @@ func TestEachFaultIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, programs := range [][]string{cluster.Components, {cluster.Edge}} {
-		for _, f := range (Set{Cluster: &cluster.Cluster{Programs: programs}, Longest: time.Second}).All() {
+		set := Set{Cluster: &cluster.Cluster{Programs: programs}, Longest: time.Second}
+		for _, f := range append(set.All(), set.ofNodes()...) {
 			if !strings.Contains(string(page), "| "+f.Name+" |") {
 				t.Errorf("docs/faults.md has no row for %s", f.Name)
 			}
@@ -37,6 +38,37 @@ func TestFaultsAreChosenByName(t *testing.T) {
 	}
 	if _, err := set.Choose("etcd restarted,flood"); err == nil || !strings.Contains(err.Error(), `no fault "flood"`) || !strings.Contains(err.Error(), all[0].Name) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestFaultsOfNodesNeedThreeNodes(t *testing.T) {
+	c := &cluster.Cluster{Programs: cluster.Components}
+	edge := &cluster.Cluster{Programs: []string{cluster.Edge}}
+	for name, row := range map[string]struct {
+		nodes Nodes
+		says  string
+	}{
+		"one node":              {Nodes{c, []string{"ebb-dev"}}, "this cluster has 1 node, and a fault of a node needs 3"},
+		"two nodes":             {Nodes{c, []string{"a", "b"}}, "this cluster has 2 nodes"},
+		"three nodes":           {Nodes{c, []string{"a", "b", "c"}}, ""},
+		"the profile edge":      {Nodes{edge, []string{"a", "b", "c"}}, "the profile edge"},
+		"nobody listed any yet": {Nodes{}, "this cluster has 0 nodes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := Set{Cluster: c, Nodes: row.nodes}
+			for names, want := range map[string]int{"nodes": 5, "node drained": 1, "etcd restarted,node power cut": 2} {
+				got, err := set.Choose(names)
+				if row.says == "" && (err != nil || len(got) != want) {
+					t.Errorf("%s: %v, %v", names, Names(got), err)
+				}
+				if row.says != "" && (err == nil || !strings.Contains(err.Error(), row.says)) {
+					t.Errorf("%s: %v", names, err)
+				}
+			}
+			if _, err := set.Choose("all"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -43,17 +43,26 @@ func NodesOf(ctx context.Context, c *cluster.Cluster) (Nodes, error) {
 
 // Several returns an error if there are too few.
 func (n Nodes) Several() error {
-	if len(n.All) < MinNodes {
-		return fmt.Errorf("this cluster has %d nodes, and a fault of a node needs %d, so that two can agree on the third: run `make down` and `make up NODES=%d`",
-			len(n.All), MinNodes, MinNodes)
+	switch have := len(n.All); {
+	case have < MinNodes:
+		text := fmt.Sprintf("%d nodes", have)
+		if have == 1 {
+			text = "1 node"
+		}
+		return fmt.Errorf("this cluster has %s, and a fault of a node needs %d, so that two can agree on the third: run `make down` and `make up NODES=%d`", text, MinNodes, MinNodes)
+	case n.OneProcess():
+		return errors.New("the profile edge has one process for all components, so nobody is left when its node ends: run `make up NODES=3` without it")
 	}
 	return nil
 }
 
+// Spare are the nodes that may end: all but the first, where Clear takes what there is one of.
+func (n Nodes) Spare() []string { return n.All[min(1, len(n.All)):] }
+
 // Named returns the node that `make node` calls name.
 func (n Nodes) Named(name string) (string, error) {
 	for _, node := range n.All {
-		if node == name || strings.HasSuffix(node, "-"+name) {
+		if name != "" && (node == name || strings.HasSuffix(node, "-"+name)) {
 			return node, nil
 		}
 	}
