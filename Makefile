@@ -137,7 +137,7 @@ test-migration: ## move a real Knative Serving to Ebb and back, under load (ARGS
 
 ## Benchmarks: programs that print JSON lines
 
-bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, stray, path, autoscaler, scale, tenants, standby, startup, shim, page, edge, seeds, rollout, nodes (on three nodes), peer (which installs Knative in place of Ebb, and Ebb again)
+bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, stray, path, autoscaler, scale, tenants, standby, startup, shim, page, edge, seeds, rollout, nodes (on three nodes; ARGS='-false 1h': what must replace nothing), peer (which installs Knative in place of Ebb, and Ebb again)
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/bench/$* $(ARGS)
 
 .PHONY: simulate

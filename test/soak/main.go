@@ -29,7 +29,7 @@ func main() {
 	flag.IntVar(&s.rps, "rps", 500, "requests a second, of all services together")
 	flag.DurationVar(&s.every, "every", 4*time.Second, "time between two disturbances")
 	flag.StringVar(&s.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
-	breaks := flag.String("faults", "", "all, nodes (of one of several), or the names of faults, separated by commas: break these, one after another, instead of the usual disturbances")
+	breaks := flag.String("faults", "", "all, nodes (of one of several), harmless (nothing may be replaced), or the names of faults, separated by commas: break these, one after another, instead of the usual disturbances")
 	flag.DurationVar(&s.longest, "longest", 5*time.Minute, "how long a fault lasts at most")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the disturbances; it is printed, to repeat a run")
 	flag.Parse()

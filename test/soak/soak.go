@@ -51,7 +51,7 @@ type soak struct {
 }
 
 func (s *soak) run(ctx context.Context) (err error) {
-	set, list := faults.Set{Cluster: s.Cluster, Namespace: s.Namespace, Longest: s.longest}, []faults.Fault(nil)
+	set, list := faults.Set{Cluster: s.Cluster, Namespace: s.Namespace, Longest: s.longest, Image: s.image}, []faults.Fault(nil)
 	if s.breaks != "" {
 		if set.Nodes, err = faults.NodesOf(ctx, s.Cluster); err != nil {
 			return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,7 +53,7 @@ func (b *bench) services(ctx context.Context) error {
 	if err := b.place.Only(ctx, ends); err != nil {
 		return err
 	}
-	if err := add("only", "1", "-1", 1); err != nil {
+	if err := errors.Join(add("only", "1", "-1", 1), b.plain(ctx, "plain-only", 1)); err != nil {
 		return err
 	}
 	if err := b.place.Only(ctx, ends, b.place.stay()[0]); err != nil {
@@ -60,13 +62,7 @@ func (b *bench) services(ctx context.Context) error {
 	if err := errors.Join(add("activator", "2", "-1", 2), add("direct", "2", "0", 2)); err != nil {
 		return err
 	}
-	host := "plain." + b.namespace + ".ebb.test" // one of its own: the oldest HTTPRoute of a host counts
-	plain := cluster.Plain{Name: "plain", Image: b.image, Host: host, Replicas: 2}
-	if err := b.ApplyPlain(ctx, b.namespace, plain); err != nil {
-		return err
-	}
-	b.targets = append(b.targets, target{"plain", "http://" + host, "app=plain", 2})
-	if err := b.AwaitAnswer(ctx, "http://"+host); err != nil {
+	if err := b.plain(ctx, "plain", 2); err != nil {
 		return err
 	}
 	if err := b.place.Only(ctx, b.place.All...); err != nil {
@@ -97,6 +93,16 @@ func (b *bench) services(ctx context.Context) error {
 	return nil
 }
 
+// plain makes a Deployment and a Service of Kubernetes alone, which wait until it answers.
+func (b *bench) plain(ctx context.Context, name string, pods int) error {
+	host := name + "." + b.namespace + ".ebb.test" // one of its own: the oldest HTTPRoute of a host counts
+	if err := b.ApplyPlain(ctx, b.namespace, cluster.Plain{Name: name, Image: b.image, Host: host, Replicas: pods}); err != nil {
+		return err
+	}
+	b.targets = append(b.targets, target{name, "http://" + host, "app=" + name, pods})
+	return b.AwaitAnswer(ctx, "http://"+host)
+}
+
 // cut ends the node under load and returns the summary.
 func (b *bench) cut(ctx context.Context, name string, lasts time.Duration, out *result.Printer) (result.Fields, error) {
 	activators, err := b.place.on(ctx, cluster.System, "app=activator")
@@ -111,8 +117,15 @@ func (b *bench) cut(ctx context.Context, name string, lasts time.Duration, out *
 	for _, pod := range ends {
 		leaders[pod.Name] = true
 	}
-	probers, pods := map[string]*probe.Prober{}, map[string]*follow.Pods{}
+	probers, pods, only := map[string]*probe.Prober{}, map[string]*follow.Pods{}, map[string]string{}
 	for _, t := range b.targets {
+		there, err := b.place.on(ctx, b.namespace, t.labels)
+		if err != nil {
+			return nil, err
+		}
+		if len(there) > 0 {
+			only[t.name] = there[0].Name
+		}
 		p, err := follow.PodsOf(ctx, b.Kube, b.namespace, t.labels)
 		if err != nil {
 			return nil, err
@@ -137,12 +150,16 @@ func (b *bench) cut(ctx context.Context, name string, lasts time.Duration, out *
 			}
 		})
 	}
+	until, cancel := context.WithDeadline(ctx, begun.Add(lasts))
+	defer cancel()
 	if len(leaders) > 0 {
-		all.Go(func() {
-			ctx, cancel := context.WithDeadline(ctx, begun.Add(lasts))
-			defer cancel()
-			leads = b.place.led(ctx, begun, leaders)
-		})
+		all.Go(func() { leads = b.place.led(until, begun, leaders) })
+	}
+	first := make([]any, len(b.targets))
+	for i, t := range b.targets {
+		if t.pods == 1 {
+			all.Go(func() { first[i] = another(until, b.Client(tooLate), t.url, only[t.name], begun) })
+		}
 	}
 	err = errors.Join(err, cluster.Pause(ctx, time.Until(begun.Add(lasts))))
 	ended := time.Now()
@@ -159,9 +176,15 @@ func (b *bench) cut(ctx context.Context, name string, lasts time.Duration, out *
 		if e := out.Line(fields); e != nil {
 			return nil, e
 		}
-		rows[t.name+"_failed"], rows[t.name+"_last_failed_s"], rows[t.name+"_replaced_s"] = report.Failed, last, replaced
+		row := rowOf(t)
+		rows[row+"_failed"], rows[row+"_last_failed_s"], rows[row+"_replaced_s"] = report.Failed, last, replaced
 	}
 	all.Wait()
+	for i, t := range b.targets {
+		if t.pods == 1 {
+			rows[rowOf(t)+"_pod_answered_s"] = first[i]
+		}
+	}
 	zero := 0.0
 	for i, reply := range replies {
 		fields := result.Fields{"service": "zero", "called_s": wakes[i].Seconds(), "answered": reply.OK(), "took_s": reply.Took.Seconds()}
@@ -178,6 +201,37 @@ func (b *bench) cut(ctx context.Context, name string, lasts time.Duration, out *
 		rows["leader_s"] = leads
 	}
 	return rows, err
+}
+
+// rowOf is the beginning of the names of a service's rows.
+func rowOf(t target) string { return strings.ReplaceAll(t.name, "-", "_") }
+
+// another is when a pod other than the one that was there gave the first answer, nil if none did.
+func another(ctx context.Context, client *http.Client, url, pod string, begun time.Time) any {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	at := make(chan time.Time, 1)
+	var open sync.WaitGroup
+	defer open.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case first := <-at:
+			return first.Sub(begun).Seconds()
+		case <-tick.C:
+		}
+		open.Go(func() {
+			reply := probe.Get(ctx, client, url)
+			if from := reply.Header.Get("X-Pod-Name"); !reply.OK() || from == "" || from == pod {
+				return
+			}
+			select {
+			case at <- reply.Sent.Add(reply.Took):
+			default: // one that was earlier, or at the same time
+			}
+		})
+	}
 }
 
 // lastFailed is when the last request that failed was sent, 0 if none failed, nil if they still

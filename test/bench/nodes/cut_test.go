@@ -1,11 +1,42 @@
 package main
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"ebb.dev/ebb/test/internal/probe"
 )
+
+// The pod that was there answers first, then nobody, then the new pod.
+func TestTheFirstAnswerOfAnotherPod(t *testing.T) {
+	begun := time.Now()
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch n := asked.Add(1); {
+		case n <= 2:
+			w.Header().Set("X-Pod-Name", "old")
+		case n <= 4:
+			w.Header().Set("X-Pod-Name", "new")
+			w.WriteHeader(http.StatusBadGateway)
+		case n == 5: // an answer that no pod gave
+		default:
+			w.Header().Set("X-Pod-Name", "new")
+		}
+	}))
+	defer server.Close()
+	if at, ok := another(t.Context(), server.Client(), server.URL, "old", begun).(float64); !ok || at < 5*interval.Seconds() || asked.Load() < 6 {
+		t.Errorf("after %v s and %d requests", at, asked.Load())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if at := another(ctx, server.Client(), server.URL, "old", begun); at != nil {
+		t.Errorf("%v although the time is over", at)
+	}
+}
 
 func TestTheLastFailedRequestIsTheOneThatWasSentLast(t *testing.T) {
 	begun := time.Now()

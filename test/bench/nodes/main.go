@@ -1,10 +1,12 @@
 // Command nodes measures what the end of a node costs: it cuts the power of one of several nodes
-// under load and prints JSON lines, one for each service, and how soon all was as before.
+// under load and prints JSON lines, one for each service, and how soon all was as before. With
+// -false it does for a time what looks like the end of a node and is not, and counts what was
+// replaced nevertheless.
 //
-// Owns: its own namespace, and which nodes take new pods. Reads: responses; watches of pods.
-// Writes: Services of Ebb and a plain Deployment, the number of activators and autoscalers,
-// shorter timings in config-autoscaler; it moves the components and the gateways away from the
-// node. It restores all, but for where these run. Never: asserts a figure.
+// Owns: its own namespace, and which nodes take new pods. Reads: responses; pods; events of nodes.
+// Writes: Services of Ebb and plain Deployments, the number of activators and autoscalers, shorter
+// timings in config-autoscaler; it moves the components and the gateways away from the node. It
+// restores all, but for where these run. Never: asserts a figure.
 //
 // All times are seconds after the power was cut. A request has failed if it has no answer with
 // success within 5 s. What did not end before the run is null.
@@ -29,18 +31,25 @@ func main() {
 	node := flag.String("node", "b", "the node that ends")
 	lasts := flag.Duration("lasts", time.Minute, "how long it has no power: Kubernetes alone replaces its pods after 340 s")
 	leader := flag.Bool("leader", false, "with the leading autoscaler on that node")
+	still := flag.Duration("false", 0, "do not end it: for so long, do what must replace nothing, and count what was replaced (1h)")
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "image of the services")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, *node, *image, *lasts, *leader); err != nil {
+	if err := run(ctx, options{*node, *image, *lasts, *still, *leader}); err != nil {
 		fmt.Fprintln(os.Stderr, "nodes:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, name, image string, lasts time.Duration, leader bool) (err error) {
+type options struct {
+	node, image  string
+	lasts, still time.Duration
+	leader       bool
+}
+
+func run(ctx context.Context, o options) (err error) {
 	c, err := cluster.Connect(ctx)
 	if err != nil {
 		return err
@@ -52,7 +61,7 @@ func run(ctx context.Context, name, image string, lasts time.Duration, leader bo
 		return err
 	}
 	undo = append(undo, restore)
-	place, err := place(ctx, c, name)
+	place, err := place(ctx, c, o.node)
 	if err != nil {
 		return err
 	}
@@ -67,7 +76,7 @@ func run(ctx context.Context, name, image string, lasts time.Duration, leader bo
 	if err != nil {
 		return err
 	}
-	if leader {
+	if o.leader {
 		restore, err = place.lead(ctx)
 		if restore != nil {
 			undo = append(undo, restore)
@@ -81,13 +90,17 @@ func run(ctx context.Context, name, image string, lasts time.Duration, leader bo
 		return err
 	}
 	undo = append(undo, remove)
-	b := bench{Cluster: c, namespace: namespace, image: image, place: place}
-	if err := b.services(ctx); err != nil {
-		return err
-	}
-	undo = append(undo, func(ctx context.Context) error { return faults.Node(ctx, name, "back") })
+	b := bench{Cluster: c, namespace: namespace, image: o.image, place: place}
 	out := &result.Printer{Bench: "nodes", Out: os.Stdout}
-	rows, err := b.cut(ctx, name, lasts, out)
+	measure := func() (result.Fields, error) { return b.still(ctx, o.still, out) }
+	if o.still == 0 {
+		if err := b.services(ctx); err != nil {
+			return err
+		}
+		measure = func() (result.Fields, error) { return b.cut(ctx, o.node, o.lasts, out) }
+	}
+	undo = append(undo, func(ctx context.Context) error { return faults.Node(ctx, o.node, "back") })
+	rows, err := measure()
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,8 @@ type Set struct {
 	Nodes Nodes
 	Ends  []string
 	Hit   func(Hit)
+	// Image is the test image autoscale, if it has another name.
+	Image string
 }
 
 // gatewayProbe is longer than the period of the readiness probe of Istio's gateways.
@@ -114,21 +116,23 @@ func (s Set) All() []Fault {
 		Fault{Name: "queue-proxy frozen", Loses: inHand, Do: func(ctx context.Context) error { return s.freeze(ctx, sidecar) }})
 }
 
-// Choose returns the named faults, separated by commas, all that any cluster can have, or all of
-// nodes.
+// Choose returns the named faults, separated by commas, all that any cluster can have, all of
+// nodes, or those that are harmless: nothing may be replaced.
 func (s Set) Choose(names string) ([]Fault, error) {
-	all, nodes := s.All(), s.ofNodes()
+	all, nodes, harmless := s.All(), s.ofNodes(), s.harmless()
 	switch names {
 	case "all":
 		return all, nil
 	case "nodes":
 		return nodes, s.Nodes.Several()
+	case "harmless":
+		return harmless, s.Nodes.Several()
 	}
-	list, out := slices.Concat(all, nodes), []Fault(nil)
+	list, out := slices.Concat(all, nodes, harmless), []Fault(nil)
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(list, func(f Fault) bool { return f.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no fault %q: want all, nodes, or some of %s", name, strings.Join(Names(list), ", "))
+			return nil, fmt.Errorf("there is no fault %q: want all, nodes, harmless, or some of %s", name, strings.Join(slices.Compact(slices.Sorted(slices.Values(Names(list)))), ", "))
 		}
 		if list[i].Node {
 			if err := s.Nodes.Several(); err != nil {

@@ -2,10 +2,12 @@ package faults
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -20,7 +22,7 @@ func TestEachFaultIsDocumented(t *testing.T) {
 	}
 	for _, programs := range [][]string{cluster.Components, {cluster.Edge}} {
 		set := Set{Cluster: &cluster.Cluster{Programs: programs}, Longest: time.Second}
-		for _, f := range append(set.All(), set.ofNodes()...) {
+		for _, f := range slices.Concat(set.All(), set.ofNodes(), set.harmless()) {
 			if !strings.Contains(string(page), "| "+f.Name+" |") {
 				t.Errorf("docs/faults.md has no row for %s", f.Name)
 			}
@@ -56,7 +58,7 @@ func TestFaultsOfNodesNeedThreeNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := Set{Cluster: c, Nodes: row.nodes}
-			for names, want := range map[string]int{"nodes": 5, "node drained": 1, "etcd restarted,node power cut": 2} {
+			for names, want := range map[string]int{"nodes": 5, "harmless": 5, "node busy": 1, "node drained": 1, "etcd restarted,node power cut": 2} {
 				got, err := set.Choose(names)
 				if row.says == "" && (err != nil || len(got) != want) {
 					t.Errorf("%s: %v, %v", names, Names(got), err)
@@ -69,6 +71,24 @@ func TestFaultsOfNodesNeedThreeNodes(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestAllHarmlessFaultsKeepTheNode(t *testing.T) {
+	for _, f := range (Set{Cluster: &cluster.Cluster{Programs: cluster.Components}}).harmless() {
+		if !f.Keeps || !f.Node || f.Do == nil {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestWhatAnActivatorDoesNotHear(t *testing.T) {
+	pod := func(ip string) corev1.Pod { return corev1.Pod{Status: corev1.PodStatus{PodIP: ip}} }
+	if got := losing([]corev1.Pod{pod("10.88.4.2"), pod(""), pod("10.88.8.3"), pod("fd00::1")}); !strings.Contains(got, "ip saddr { 10.88.4.2, 10.88.8.3 } drop\n") {
+		t.Error(got)
+	}
+	if got := losing([]corev1.Pod{pod("")}); got != "" {
+		t.Error(got)
 	}
 }
 
