@@ -88,7 +88,7 @@ brief-soak:
 
 e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio; PROFILE=edge: on the edge profile; NODES=3: on three nodes; KUBERNETES=v1.35.4: on that version)
 	@$(STEP) cluster '$(DEV) up all $(PROFILE) $(GATEWAY) $(if $(NODES),nodes=$(NODES)) $(KUBERNETES)'
-	@$(STEP) e2e 'eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...'
+	@$(STEP) e2e 'eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout $(if $(NODES),1h,30m) ./test/e2e/...'
 
 ## Release
 

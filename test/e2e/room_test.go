@@ -55,7 +55,11 @@ func (s *story) slots(n int) {
 	if err != nil || len(nodes.Items) == 0 {
 		s.Fatalf("list the nodes: %d, want one at least: %v", len(nodes.Items), err)
 	}
-	node := nodes.Items[0].Name
+	s.slotsOn(nodes.Items[0].Name, n)
+}
+
+func (s *story) slotsOn(node string, n int) {
+	s.Helper()
 	set := func(ctx context.Context, value string) error {
 		patch := fmt.Appendf(nil, `{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, value, slot, value)
 		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}, "status")

@@ -21,8 +21,8 @@ const (
 	nodeTime = time.Minute
 	// backTime bounds how long a node takes to come back.
 	backTime = 3 * time.Minute
-	// drainTime bounds how long the pods of a node take to go: as long as their requests may.
-	drainTime = 5 * time.Minute
+	// drainTime bounds how long the pods of a node take to go: an activator has ten minutes.
+	drainTime = 11 * time.Minute
 )
 
 // Hit is what a fault of a node hit: how many pods of services and of activators were there.

@@ -103,8 +103,18 @@ func (n Nodes) On(ctx context.Context, node, namespace, labels string) ([]corev1
 }
 
 // Clear moves the components, the gateways and what they need away from some nodes, which take new
-// pods again after it.
-func (n Nodes) Clear(ctx context.Context, nodes ...string) (err error) {
+// pods again after it. Activators stay: there is one on each node where it matters.
+func (n Nodes) Clear(ctx context.Context, nodes ...string) error {
+	return n.move(ctx, []string{n.Program("activator")}, nodes)
+}
+
+// ClearGateways moves the gateways and what they need, and no component.
+func (n Nodes) ClearGateways(ctx context.Context, nodes ...string) error {
+	return n.move(ctx, n.Programs, nodes)
+}
+
+// move moves what other programs than these run on some nodes.
+func (n Nodes) move(ctx context.Context, but, nodes []string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, moveTime)
 	defer cancel()
 	defer func() {
@@ -115,14 +125,15 @@ func (n Nodes) Clear(ctx context.Context, nodes ...string) (err error) {
 	if err := n.Only(ctx, slices.DeleteFunc(slices.Clone(n.All), func(node string) bool { return slices.Contains(nodes, node) })...); err != nil {
 		return err
 	}
+	namespaces := []string{cluster.System, "istio-system", "envoy-gateway-system", "kube-system"}
 	for _, node := range nodes {
-		for _, namespace := range []string{cluster.System, "istio-system", "envoy-gateway-system", "kube-system"} {
+		for _, namespace := range namespaces {
 			pods, err := n.On(ctx, node, namespace, "")
 			if err != nil {
 				return err
 			}
 			for _, pod := range pods {
-				if stays(&pod) {
+				if stays(&pod) || pod.DeletionTimestamp != nil || namespace == cluster.System && slices.Contains(but, pod.Labels["app"]) {
 					continue
 				}
 				if err := gone(n.Kube.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})); err != nil {
@@ -137,7 +148,8 @@ func (n Nodes) Clear(ctx context.Context, nodes ...string) (err error) {
 			return false, err.Error(), nil
 		}
 		for _, d := range deployments.Items {
-			if d.Status.ReadyReplicas < d.Status.Replicas {
+			// Pods of services that sleep are not ready.
+			if slices.Contains(namespaces, d.Namespace) && d.Status.ReadyReplicas < d.Status.Replicas {
 				return false, d.Name + " is not ready", nil
 			}
 		}
