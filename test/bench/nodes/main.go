@@ -65,6 +65,9 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := place.Room(ctx); err != nil {
+		return err
+	}
 	undo = append(undo, func(ctx context.Context) error { return place.Only(ctx, place.All...) })
 	if err := place.Clear(ctx, place.ends); err != nil {
 		return err
@@ -101,7 +104,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	undo = append(undo, func(ctx context.Context) error { return faults.Node(ctx, o.node, "back") })
 	rows, err := measure()
-	if err != nil {
+	if err = errors.Join(err, place.Room(ctx)); err != nil {
 		return err
 	}
 	return out.Summary(rows)

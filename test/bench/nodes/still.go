@@ -81,6 +81,7 @@ func (b *bench) look(ctx context.Context, set faults.Set, f faults.Fault, prober
 	}
 	w := count()
 	r, countErr := done()
+	err = errors.Join(err, countErr, b.place.Room(ctx))
 	return r, result.Fields{"fault": f.Name, "at": began.UTC().Format("15:04:05"), "broken_s": broken.Seconds(), "sent": w.Requests, "failed": w.Failed,
-		"nodes_silent": r.Silent, "nodes_lost": r.Lost, "new_pods": r.Pods}, errors.Join(err, countErr)
+		"nodes_silent": r.Silent, "nodes_lost": r.Lost, "new_pods": r.Pods}, err
 }

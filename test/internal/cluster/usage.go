@@ -85,7 +85,8 @@ func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
 	return used, nil
 }
 
-// AwaitComponents waits until each pod of each program is Ready and none is terminating.
+// AwaitComponents waits until each pod of each program is Ready and none is terminating. An
+// activator that ends with its last request, up to ten minutes later, is not waited for.
 func (c *Cluster) AwaitComponents(ctx context.Context) error {
 	return Until(ctx, func() (bool, string, error) {
 		for _, program := range c.Programs {
@@ -93,8 +94,12 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 			if err != nil {
 				return false, err.Error(), nil
 			}
+			ready := 0
 			for _, pod := range pods.Items {
 				if pod.DeletionTimestamp != nil {
+					if program == "activator" {
+						continue
+					}
 					return false, pod.Name + " is terminating", nil
 				}
 				if !slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
@@ -102,8 +107,9 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 				}) {
 					return false, pod.Name + " is not Ready", nil
 				}
+				ready++
 			}
-			if len(pods.Items) == 0 {
+			if ready == 0 {
 				return false, program + " has no pod", nil
 			}
 		}

@@ -1,6 +1,49 @@
 package cluster
 
-import "testing"
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestWhichComponentsAreAwaited(t *testing.T) {
+	component := func(program, name string, ready corev1.ConditionStatus, deleted bool) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: System, Name: name, Labels: map[string]string{"app": program}},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
+		if deleted {
+			p.DeletionTimestamp, p.Finalizers = new(metav1.Now()), []string{"x"}
+		}
+		return p
+	}
+	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
+	webhook, activator := component("webhook", "webhook-1", yes, false), component("activator", "activator-1", yes, false)
+	for seen, pods := range map[string][]*corev1.Pod{
+		"":                         {webhook, activator, component("activator", "activator-2", no, true)},
+		"activator has no pod":     {webhook, component("activator", "activator-2", yes, true)},
+		"activator-2 is not Ready": {webhook, activator, component("activator", "activator-2", no, false)},
+		"webhook-2 is terminating": {webhook, activator, component("webhook", "webhook-2", yes, true)},
+		"webhook has no pod":       {activator},
+	} {
+		kube := fake.NewClientset()
+		for _, pod := range pods {
+			if err := kube.Tracker().Add(pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := &Cluster{Kube: kube, Programs: []string{"webhook", "activator"}}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		err := c.AwaitComponents(ctx)
+		cancel()
+		if seen == "" && err != nil || seen != "" && (err == nil || !strings.Contains(err.Error(), seen)) {
+			t.Errorf("%v, want %q", err, seen)
+		}
+	}
+}
 
 func TestMetricReadsPrometheusText(t *testing.T) {
 	text := []byte("# HELP process_cpu_seconds_total x\n# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total 1.25\n" +

@@ -56,6 +56,23 @@ func (n Nodes) Several() error {
 	return nil
 }
 
+// Room returns an error if a node is short of disk, or was in the last minutes: the kubelet then
+// refuses and evicts pods, which is no fault of who is measured.
+func (n Nodes) Room(ctx context.Context) error {
+	list, err := n.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list the nodes: %w", err)
+	}
+	for _, node := range list.Items {
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeDiskPressure && c.Status == corev1.ConditionTrue {
+				return fmt.Errorf("node %s has DiskPressure (%s), so its kubelet refuses and evicts pods: make room on the disk, and begin anew once it is over", node.Name, c.Message)
+			}
+		}
+	}
+	return nil
+}
+
 // Spare are the nodes that may end: all but the first, where Clear takes what there is one of.
 func (n Nodes) Spare() []string { return n.All[min(1, len(n.All)):] }
 

@@ -106,6 +106,22 @@ func TestTheNodeWithMostPodsIsHit(t *testing.T) {
 	}
 }
 
+// A measurement on a full disk is none.
+func TestANodeWithoutDiskIsTold(t *testing.T) {
+	node := func(name string, pressure corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: corev1.NodeDiskPressure, Status: pressure, Message: "kubelet has disk pressure"}}}}
+	}
+	const text = "node b has DiskPressure (kubelet has disk pressure)"
+	for pressure, fails := range map[corev1.ConditionStatus]bool{corev1.ConditionTrue: true, corev1.ConditionFalse: false, corev1.ConditionUnknown: false} {
+		kube := fake.NewClientset(node("a", corev1.ConditionFalse), node("b", pressure))
+		err := Nodes{Cluster: &cluster.Cluster{Kube: kube}}.Room(t.Context())
+		if (err != nil) != fails || fails && !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", pressure, err)
+		}
+	}
+}
+
 func TestNamedNodes(t *testing.T) {
 	n := Nodes{All: []string{"ebb-dev-a", "ebb-dev-b", "ebb-dev-c"}}
 	for name, want := range map[string]string{"b": "ebb-dev-b", "ebb-dev-c": "ebb-dev-c", "d": "", "": ""} {
