@@ -68,6 +68,7 @@ var layers = []layer{
 	{folder: "autoscaler", own: []string{"standby", "api", "settings", "wire", "internal"}},
 	{folder: "courier", own: []string{"api", "settings", "wire", "internal"}},
 	{folder: "coap", own: []string{"internal"}, why: "it knows no Kubernetes"},
+	{folder: "ingress/resting", own: []string{effects}, only: std, why: "a pure core"},
 	{folder: "ingress", own: []string{"api", "settings", "wire"}},
 	{folder: "controller", own: []string{"standby", "judge", "api", "settings", "wire", "ingress", "internal"}},
 	{folder: "webhook", own: []string{"api", "settings", "internal"}},
