@@ -91,6 +91,33 @@ func TestAPlanLeadsARequest(t *testing.T) {
 	})
 }
 
+// A gateway that leads a host to its revision need not take off what a client says about resting:
+// the headers of the gateway count first. So a client reaches nothing else, whatever it says.
+func TestAClientThatSaysEbbResting(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	w.rests(`{"host":"hello.example.com","to":[{"rev":"a"}]}`)
+	w.serves("a")
+	w.serves("rev")
+	secret := backends.Key{Namespace: "other", Name: "secret"}
+	w.table.SetRevision(secret, &backends.Info{UID: "secret"})
+	w.table.SetSlice(secret, "s", []backends.Endpoint{w.pod("secret", func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "secret") })})
+	if err := w.handler.Plans.Set("other", "safe", "v", time.Unix(1, 0),
+		`{"uid":"v","hash":"`+restingHash+`","at":7,"targets":[{"host":"safe.example.com","to":[{"rev":"secret"}]}]}`); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, body := w.ask("safe.example.com"); body != "secret" {
+		t.Fatalf("got %q from a host that rests", body)
+	}
+	for _, host := range []string{"hello.example.com", "safe.example.com", "safe.other.svc.cluster.local", "secret.other", "nobody.example.com"} {
+		for _, says := range []string{"external", "local", "unknown", "external, local", ""} {
+			status, _, body := w.ask(host, wire.HeaderRevision, "rev", wire.HeaderNamespace, "ns", wire.HeaderResting, says)
+			if status != 200 || body != "rev" {
+				t.Errorf("host %s, %s %q: got %d %q, and the gateway named rev", host, wire.HeaderResting, says, status, body)
+			}
+		}
+	}
+}
+
 // Each share gets about as many requests as it should: of 1000 a quarter, give or take six standard
 // deviations.
 func TestAPlanSplitsRequests(t *testing.T) {
