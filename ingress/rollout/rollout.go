@@ -34,6 +34,9 @@ type Configuration struct {
 	Judged json.RawMessage `json:"judged,omitempty"`
 	// Stages of a goal are its shares on the way, ascending; without any, the pace is even.
 	Stages []Stage `json:"-"`
+	// Named goals are of targets that name their revision, and are reached at once. In a state such
+	// a target is what the latest revision comes after once the target follows that again.
+	Named bool `json:"-"`
 }
 
 // Stage is a share of a target's requests, in percent, and for how long the newest revision has it.
@@ -121,13 +124,13 @@ func (s State) Find(name, tag string) (Configuration, bool) {
 }
 
 // Advance returns the shares now. before is the last decision, and want is the goal, with one
-// revision for each target. A target that is new, has a tag, or has at most 1 % reaches its goal at
-// once, and so does every target if the duration is 0. again is the time until the next step, 0 if
-// there is none.
+// revision for each target. A target that is new, has a tag, names its revision, or has at most 1 %
+// reaches its goal at once, and so does every target if the duration is 0. again is the time until
+// the next step, 0 if there is none.
 func Advance(before, want State, duration time.Duration, now time.Time) (state State, again time.Duration) {
 	for _, w := range want.Configurations {
 		b, known := before.Find(w.Name, w.Tag)
-		if !known || duration <= 0 || w.Tag != "" || w.Percent <= 1 || b.Percent == 0 {
+		if !known || duration <= 0 || w.Tag != "" || w.Named || w.Percent <= 1 || b.Percent == 0 {
 			w.Step = Step{}
 			state.Configurations = append(state.Configurations, w)
 			continue

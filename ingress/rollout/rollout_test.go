@@ -84,6 +84,31 @@ func TestWhatChangesOnTheWay(t *testing.T) {
 	}
 }
 
+// Who names a revision has it at once, in the middle of a rollout, too. What follows comes after.
+func TestANamedRevisionIsWhatTheNextOneComesAfter(t *testing.T) {
+	named := want(100, "a")
+	named.Configurations[0].Named = true
+	half := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 60}, {"b", 40}}, Held: true, Judged: []byte("1"),
+		Step: Step{Start: 1, Next: 1, Duration: 1, Size: 10}}}}
+	s, again := Advance(half, named, time.Minute, zero)
+	if c := s.Configurations[0]; show(s) != "a=100" || again != 0 || c.Held || c.Judged != nil || c.Step != (Step{}) {
+		t.Fatalf("named: %s, again %v", s, again)
+	}
+	for _, row := range []struct {
+		behaviour string
+		want      State
+		result    string
+	}{
+		{"the latest one", want(100, "d"), "a=99 d=1"},
+		{"a part of it", want(60, "d"), "a=59 d=1"},
+		{"the same one", want(100, "a"), "a=100"},
+	} {
+		if next, _ := Advance(Parse(s.String()), row.want, time.Minute, zero); show(next) != row.result {
+			t.Errorf("%s: %s, want %s", row.behaviour, show(next), row.result)
+		}
+	}
+}
+
 // Who returns to a revision on the way ends the newer ones. What is older goes on to it in steps.
 func TestAReturnToARevisionOnTheWay(t *testing.T) {
 	three := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 30}, {"b", 60}, {"d", 10}}, Held: true, Judged: []byte("1"),

@@ -631,6 +631,31 @@ func TestAReturnToAnOlderRevisionGoesBack(t *testing.T) {
 	})
 }
 
+// Who named the good revision for a while, and follows the latest one again, has that one judged.
+// The status says what is wanted before the gateways get it, so it does not tell what served.
+func TestTheLatestRevisionIsJudgedAfterANamedOne(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "10m", names.RolloutGuardAnnotation: "errors<1%"}, []string{"good:hello-00001=100", "latest=0"},
+		func(revision string) uint64 { return map[string]uint64{"hello-00002": 100}[revision] })
+	s.configuration("hello-00002")
+	s.until("it is the latest one", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "goodhello-00001=100 hello-00002=0"
+	})
+	s.route("latest=100", "good:hello-00001=0")
+	s.until("it begins with one percent", func(r *servingv1.Route) bool {
+		return condition(r, "IngressReady") == "Unknown RolloutInProgress" && shown(r) == "hello-00001=99 hello-00002=1 goodhello-00001=0"
+	})
+	s.until("it goes back", func(r *servingv1.Route) bool {
+		return condition(r, "AllTrafficAssigned") == "False WentBack" && shown(r) == "hello-00001=100 goodhello-00001=0"
+	})
+	s.patch(map[string]string{names.RolloutGuardAnnotation: "off"})
+	s.route("hello-00001=100")
+	s.until("the good one is named", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	s.configuration("hello-00003")
+	s.route("latest=100")
+	s.until("without a guard it has all at once", func(r *servingv1.Route) bool { return shown(r) == "hello-00003=100" })
+}
+
 // Ebb's autoscaler does not know the pods of another class. Such a rollout would stand still for
 // ever, so it goes by the clock, and says why.
 func TestARolloutOfAnotherClassGoesByTheClock(t *testing.T) {

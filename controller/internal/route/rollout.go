@@ -69,14 +69,7 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 	if err != nil {
 		return nil, rolling{}, 0, err
 	}
-	want := rollout.State{}
-	for _, t := range targets {
-		if _, twice := want.Find(t.configuration, t.tag); t.latest && !twice {
-			want.Configurations = append(want.Configurations, rollout.Configuration{Name: t.configuration, Tag: t.tag, Percent: t.percent, Stages: m.stages,
-				Revisions: []rollout.Share{{Revision: t.revision, Percent: t.percent}}})
-		}
-	}
-	now, again := rollout.Advance(before, want, m.duration, r.now())
+	now, again := rollout.Advance(before, goal(targets, m), m.duration, r.now())
 	if look > 0 && (again == 0 || look < again) {
 		again = look
 	}
@@ -104,6 +97,29 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 		}
 	}
 	return out, rolling{now, reason}, again, nil
+}
+
+// goal is what the targets say. With a guard it has the revision, too, that a target names for all
+// requests: who goes back by naming one, and follows the latest again, has that one judged. status
+// cannot tell that, because it says what is wanted before the gateways get it.
+func goal(targets []target, m manner) (want rollout.State) {
+	add := func(t target, tag string) {
+		if _, twice := want.Find(t.configuration, tag); !twice {
+			want.Configurations = append(want.Configurations, rollout.Configuration{Name: t.configuration, Tag: tag, Percent: t.percent, Stages: m.stages,
+				Named: !t.latest, Revisions: []rollout.Share{{Revision: t.revision, Percent: t.percent}}})
+		}
+	}
+	for _, t := range targets {
+		if !t.latest && t.percent == 100 && m.guard.On() {
+			add(t, "")
+		}
+	}
+	for _, t := range targets {
+		if t.latest {
+			add(t, t.tag)
+		}
+	}
+	return want
 }
 
 // rolling is the state of a rollout, and what its judge says of it.

@@ -79,6 +79,9 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 			route.Status.MarkRevisionParked(t.revision)
 			return nil, false, nil
 		}
+		if !t.latest {
+			t.configuration = revision.Labels[names.ConfigurationLabel]
+		}
 		t.h2c = revision.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C
 		out = append(out, t)
 	}
