@@ -95,6 +95,12 @@ type Decision struct {
 	Preview bool `json:"preview,omitempty"`
 }
 
+// Suspects reports whether something speaks against the new revision while the rollout waits, for
+// whatever reason.
+func (d *Decision) Suspects() bool {
+	return d.Verdict == Wait && (d.Evidence >= suspicion || d.Rule == RuleUncompared)
+}
+
 // Doubt bounds the chance that a revision that is no worse than the old one ever looks as bad as
 // this one does.
 func (d *Decision) Doubt() float64 {

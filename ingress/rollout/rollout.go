@@ -28,15 +28,21 @@ type Configuration struct {
 	Percent   int64   `json:"percent"`
 	Revisions []Share `json:"revisions,omitempty"` // oldest first; their percents add up to Percent
 	Step      Step    `json:"stepParams"`
-	// Held keeps the shares as they are, and Judged is what a judge of the rollout remembers. Both
-	// end with the rollout to the newest revision.
-	Held   bool            `json:"held,omitempty"`
-	Judged json.RawMessage `json:"judged,omitempty"`
+	Judge
 	// Stages of a goal are its shares on the way, ascending; without any, the pace is even.
 	Stages []Stage `json:"-"`
 	// Named goals are of targets that name their revision, and are reached at once. In a state such
 	// a target is what the latest revision comes after once the target follows that again.
 	Named bool `json:"-"`
+}
+
+// Judge is what a judge of the rollout says. It ends with the rollout to the newest revision.
+type Judge struct {
+	// Held keeps the shares as they are. Suspect says that something speaks against the newest
+	// revision meanwhile. Then that one has no share any more once there is a newer one.
+	Held    bool            `json:"held,omitempty"`
+	Suspect bool            `json:"suspect,omitempty"`
+	Judged  json.RawMessage `json:"judged,omitempty"` // what the judge remembers
 }
 
 // Stage is a share of a target's requests, in percent, and for how long the newest revision has it.
@@ -148,21 +154,26 @@ func Advance(before, want State, duration time.Duration, now time.Time) (state S
 
 func advance(b, w Configuration, now time.Time) Configuration {
 	c := Configuration{Name: w.Name, Tag: w.Tag, Percent: b.Percent, Revisions: append([]Share(nil), b.Revisions...), Step: b.Step,
-		Held: b.Held, Judged: b.Judged, Stages: w.Stages}
+		Judge: b.Judge, Stages: w.Stages}
 	c.retarget(w.Percent)
 	newest := w.Revisions[len(w.Revisions)-1].Revision
 	c.returnTo(newest, now)
 	last := len(c.Revisions) - 1
 	switch {
 	case c.Revisions[last].Revision != newest:
-		// The new revision starts with one percent, from the newest that has any.
+		// The new revision starts with one percent, from the newest that has any. A suspect keeps
+		// none: nobody would judge it any further.
+		if c.Suspect && last > 0 {
+			c.Revisions[last-1].Percent += c.Revisions[last].Percent
+			c.Revisions = c.Revisions[:last]
+		}
 		begin := Share{newest, 1}
 		if len(c.Stages) > 0 {
 			begin.Percent = min(1, c.Stages[0].Percent)
 		}
 		c.Revisions[c.served()].Percent -= begin.Percent
 		c.Revisions = append(c.Revisions, begin)
-		c.Step, c.Held, c.Judged = Step{Start: now.UnixNano()}, false, nil
+		c.Step, c.Judge = Step{Start: now.UnixNano()}, Judge{}
 	case len(c.Revisions) > 1 && c.Step.Size > 0 && !c.Held && now.UnixNano() >= c.Step.Next:
 		c.step()
 		c.Step.Next = after(now, c.Step.Duration)
@@ -185,7 +196,7 @@ func (c *Configuration) returnTo(revision string, now time.Time) {
 		c.Revisions[at].Percent += newer.Percent
 	}
 	c.Revisions = c.Revisions[:at+1]
-	c.Step, c.Held, c.Judged = Step{Start: now.UnixNano()}, false, nil
+	c.Step, c.Judge = Step{Start: now.UnixNano()}, Judge{}
 }
 
 // stage sets the next step if there are stages.
@@ -218,7 +229,7 @@ func (c *Configuration) At(stages []Stage) (at Stage, next int64) {
 // settle forgets the pace and the judge of a rollout that is over.
 func (c *Configuration) settle() {
 	if len(c.Revisions) == 1 {
-		c.Step, c.Held, c.Judged = Step{}, false, nil
+		c.Step, c.Judge = Step{}, Judge{}
 	}
 }
 
@@ -245,7 +256,7 @@ func GiveBack(s State, lost func(revision string) bool) State {
 			continue
 		}
 		if c.Revisions = kept; kept[len(kept)-1].Revision != newest {
-			c.Held, c.Judged = false, nil // the judge's memory is of the newest
+			c.Judge = Judge{} // which is of the newest
 		}
 		c.settle()
 		out.Configurations = append(out.Configurations, c)

@@ -88,7 +88,7 @@ func TestWhatChangesOnTheWay(t *testing.T) {
 func TestANamedRevisionIsWhatTheNextOneComesAfter(t *testing.T) {
 	named := want(100, "a")
 	named.Configurations[0].Named = true
-	half := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 60}, {"b", 40}}, Held: true, Judged: []byte("1"),
+	half := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 60}, {"b", 40}}, Judge: Judge{Held: true, Judged: []byte("1")},
 		Step: Step{Start: 1, Next: 1, Duration: 1, Size: 10}}}}
 	s, again := Advance(half, named, time.Minute, zero)
 	if c := s.Configurations[0]; show(s) != "a=100" || again != 0 || c.Held || c.Judged != nil || c.Step != (Step{}) {
@@ -111,7 +111,7 @@ func TestANamedRevisionIsWhatTheNextOneComesAfter(t *testing.T) {
 
 // Who returns to a revision on the way ends the newer ones. What is older goes on to it in steps.
 func TestAReturnToARevisionOnTheWay(t *testing.T) {
-	three := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 30}, {"b", 60}, {"d", 10}}, Held: true, Judged: []byte("1"),
+	three := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 30}, {"b", 60}, {"d", 10}}, Judge: Judge{Held: true, Judged: []byte("1")},
 		Step: Step{Start: 1, Next: 1, Duration: 1, Size: 10}}}}
 	s, _ := Advance(three, want(100, "b"), time.Minute, zero)
 	if c := s.Configurations[0]; show(s) != "a=30 b=70" || c.Held || c.Judged != nil || show(three) != "a=30 b=60 d=10" {
@@ -127,8 +127,8 @@ func TestAReturnToARevisionOnTheWay(t *testing.T) {
 }
 
 func TestAHeldRolloutStandsStill(t *testing.T) {
-	half := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 60}, {"b", 40}}, Held: true,
-		Judged: []byte(`{"heard":1}`), Step: Step{Start: 1, Next: zero.UnixNano(), Duration: int64(time.Second), Size: 30}}}}
+	half := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 60}, {"b", 40}},
+		Judge: Judge{Held: true, Judged: []byte(`{"heard":1}`)}, Step: Step{Start: 1, Next: zero.UnixNano(), Duration: int64(time.Second), Size: 30}}}}
 	if half.Configurations[0].LastStep() {
 		t.Error("60 more are not the last step")
 	}
@@ -151,6 +151,34 @@ func TestAHeldRolloutStandsStill(t *testing.T) {
 	s.Configurations[0].Held = true
 	if s, _ = Advance(s, want(100, "d"), time.Minute, zero.Add(2*time.Hour)); show(s) != "a=30 b=69 d=1" || s.Configurations[0].Held || s.Configurations[0].Judged != nil {
 		t.Errorf("a newer revision begins anew: %s", s)
+	}
+}
+
+// Nobody judges a revision any further that is not the newest. So one that was held for what speaks
+// against it has no share beside a newer one: the last one that was good has it back.
+func TestASuspectHasNoShareBesideANewerRevision(t *testing.T) {
+	suspect := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 30}, {"b", 20}, {"d", 50}}, Judge: Judge{Held: true, Suspect: true, Judged: []byte("1")},
+		Step: Step{Start: 1, Next: 1, Duration: 1, Size: 10}}}}
+	preview := want(100, "e")
+	preview.Configurations[0].Stages = []Stage{{0, time.Minute, 0}}
+	for _, row := range []struct {
+		behaviour string
+		want      State
+		result    string
+	}{
+		{"it stands still", want(100, "d"), "a=30 b=20 d=50"},
+		{"a newer one", want(100, "e"), "a=30 b=69 e=1"},
+		{"a newer one, as a preview", preview, "a=30 b=70 e=0"},
+		{"a newer one of a smaller target", want(40, "e"), "b=39 e=1"},
+		{"a return to the one before", want(100, "b"), "a=30 b=70"},
+	} {
+		s, _ := Advance(Parse(suspect.String()), row.want, time.Minute, zero)
+		if c := s.Configurations[0]; show(s) != row.result || c.Suspect != (show(s) == show(suspect)) {
+			t.Errorf("%s: %s, want %s", row.behaviour, s, row.result)
+		}
+	}
+	if show(suspect) != "a=30 b=20 d=50" {
+		t.Errorf("what was before is now %s", suspect)
 	}
 }
 
@@ -283,13 +311,13 @@ func TestWhatWentBackHasNoShare(t *testing.T) {
 		{"", "a=20 b=30 d=49 e=1"},
 		{"abde", "none"},
 	} {
-		before := State{[]Configuration{{Name: "c", Percent: 100, Revisions: shares, Held: true, Judged: []byte("1"), Step: Step{Start: 1, Next: 1, Duration: 1, Size: 10}}}}
+		before := State{[]Configuration{{Name: "c", Percent: 100, Revisions: shares, Judge: Judge{Held: true, Suspect: true, Judged: []byte("1")}, Step: Step{Start: 1, Next: 1, Duration: 1, Size: 10}}}}
 		after := GiveBack(before, func(revision string) bool { return strings.Contains(row.back, revision) })
 		got := "none"
 		if len(after.Configurations) > 0 {
 			got = show(after)
 			c := after.Configurations[0]
-			if judged := c.Revisions[len(c.Revisions)-1].Revision == "e"; c.Held != judged || (c.Judged != nil) != judged {
+			if judged := c.Revisions[len(c.Revisions)-1].Revision == "e"; c.Held != judged || c.Suspect != judged || (c.Judged != nil) != judged {
 				t.Errorf("%q went back, and the judge remembers: %s", row.back, after)
 			}
 			if len(c.Revisions) == 1 && c.Step != (Step{}) {

@@ -60,7 +60,9 @@ type trial struct {
 	memory
 	looked time.Time
 	held   bool
-	cannot string // why the newest answer said that it cannot be judged
+	// suspect says that something speaks against the revision while it is held.
+	suspect bool
+	cannot  string // why the newest answer said that it cannot be judged
 }
 
 // of returns the trial of a rollout to a revision, from its memory if this process has none.
@@ -103,7 +105,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	if at < 0 || !m.guard.On() {
 		r.forget(key)
 		for i := range before.Configurations { // the guard may have been removed in the middle
-			before.Configurations[i].Held, before.Configurations[i].Judged = false, nil
+			before.Configurations[i].Judge = rollout.Judge{}
 		}
 		return before, "", 0, nil
 	}
@@ -126,7 +128,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	// A step that is due is judged when it is due, because it may need more than those before.
 	due := c.Step.Size > 0 && now.UnixNano() >= c.Step.Next
 	if next := lookAgain - now.Sub(t.looked); next > 0 && heard == nil && !due {
-		c.Held = t.held
+		c.Held, c.Suspect = t.held, t.suspect
 		return before, t.Reason, next, nil
 	}
 	t.looked = now
@@ -146,7 +148,7 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		all[len(all)-1].Last, all[len(all)-1].Least = c.LastStep(), at.Requests
 	}
 	rule, why := "", cannot
-	t.held = false
+	t.held, t.suspect = false, false
 	if cannot == "" {
 		var d judge.Decision
 		for i := range all {
@@ -154,16 +156,17 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		}
 		if d.Verdict == judge.GoBack {
 			// What follows comes with the news of the annotation. Until then no step is due.
-			t.held, c.Held = true, true
+			t.held, t.suspect, c.Held, c.Suspect = true, true, true, true
 			return before, d.Reason(), lookAgain, r.convict(ctx, route, newest, d.Reason())
 		}
-		t.held, rule, why = d.Verdict == judge.Wait, d.Rule, d.Reason()
+		t.held, t.suspect, rule, why = d.Verdict == judge.Wait, d.Suspects(), d.Rule, d.Reason()
 	}
 	// A write for each look would be one each second, to the gateways and into the status.
 	if c.Held != t.held || c.Judged == nil || t.Rule != rule || cannot != "" && t.Reason != cannot || due && !t.held {
 		t.Rule, t.Reason = rule, why
 		c.Held, c.Judged = t.held, t.encode()
 	}
+	c.Suspect = t.suspect
 	return before, t.Reason, lookAgain, nil
 }
 

@@ -210,6 +210,41 @@ func TestARolloutStandsStillWhileNobodyTells(t *testing.T) {
 	}
 }
 
+// A rollout may wait for many things. The newest revision is suspected only if something speaks
+// against it, also while nobody tells.
+func TestWhoIsSuspected(t *testing.T) {
+	const guard = "errors<1%, requests>1000"
+	for behaviour, row := range map[string]struct {
+		failed  uint64
+		waits   string
+		suspect bool
+	}{
+		"it fails":              {20, "20 of 20 requests to the new revision failed, 0 of 99 to the old one, which may be chance", true},
+		"it needs its requests": {0, "the new revision has answered 20 of the 1000 requests", false},
+	} {
+		l := newLooks()
+		l.view = func() (*viewv1alpha1.ServiceView, error) {
+			at := l.clock.Unix()
+			return told(map[string]string{"a": fmt.Sprintf("%d:99/0", at), "b": fmt.Sprintf("%d:%d/%d", at, 20-row.failed, row.failed)}), nil
+		}
+		l.look(t, guard) // the rollout begins
+		look := func(want string) {
+			t.Helper()
+			if got := l.look(t, guard); !strings.HasPrefix(got, "held true") || !strings.Contains(got, want) || l.state.Configurations[0].Suspect != row.suspect {
+				t.Errorf("%s: %s, suspected: %v", behaviour, got, l.state.Configurations[0].Suspect)
+			}
+		}
+		l.clock = l.clock.Add(time.Second)
+		l.state.Configurations[0].Step = rollout.Step{Start: 1, Next: 1, Size: 99, Duration: 1}
+		look(row.waits)
+		l.view, l.clock = nil, l.clock.Add(100*time.Millisecond)
+		l.state.Configurations[0].Step.Next = l.clock.Add(time.Hour).UnixNano()
+		look(row.waits) // no answer came since
+		l.clock = l.clock.Add(time.Minute)
+		look("no figures of the revisions came")
+	}
+}
+
 // The last step may need more than those before, so it is not taken on an older verdict.
 func TestTheLastStepWaitsForItsRequests(t *testing.T) {
 	l := newLooks()
