@@ -35,6 +35,9 @@ const (
 	longestBlock  = time.Minute
 	// silence is after which time without figures nothing goes on.
 	silence = 10 * time.Second
+	// unanswered is the logarithm of the odds at which it is no chance any more that the new
+	// revision answers nothing: a million to one.
+	unanswered = 6 * math.Ln10
 )
 
 // Verdict is what is to be done with a rollout.
@@ -65,6 +68,8 @@ const (
 	RuleUncompared = "uncompared"
 	// RuleSender: it fails more, and may do so for one sender only.
 	RuleSender = "sender"
+	// RuleUnanswered: it answers nothing, and neither its clients nor a timeout have given up.
+	RuleUnanswered = "unanswered"
 )
 
 // Decision is a verdict and what it was made of. Reason says it in words.
@@ -84,7 +89,7 @@ type Decision struct {
 	// Partly says that other pods of the new revision are ready.
 	Partly bool `json:"partly,omitempty"`
 	// Requests is how many the new revision needs for the last or the next step, of which it has
-	// Answered.
+	// Answered, or how many the old one has answered since the new one last did.
 	Requests uint64 `json:"requests,omitempty"`
 	Answered uint64 `json:"answered,omitempty"`
 	// Alone is how many have one drawer of the failed requests to the new revision since nothing
@@ -98,7 +103,7 @@ type Decision struct {
 // Suspects reports whether something speaks against the new revision while the rollout waits, for
 // whatever reason.
 func (d *Decision) Suspects() bool {
-	return d.Verdict == Wait && (d.Evidence >= suspicion || d.Rule == RuleUncompared)
+	return d.Verdict == Wait && (d.Evidence >= suspicion || d.Rule == RuleUncompared || d.Rule == RuleUnanswered)
 }
 
 // Doubt bounds the chance that a revision that is no worse than the old one ever looks as bad as
@@ -133,6 +138,8 @@ func (d *Decision) Reason() string {
 		return fmt.Sprintf("the new revision has answered %d of the %d requests by its tag that it needs to get others", d.Answered, d.Requests)
 	case d.Rule == RuleStep:
 		return fmt.Sprintf("the new revision has answered %d of the %d requests that it needs at this step", d.Answered, d.Requests)
+	case d.Rule == RuleUnanswered:
+		return fmt.Sprintf("the new revision has answered nothing while the old one answered %d requests", d.Requests)
 	case d.Rule == RulePreview:
 		return d.charge() + ", more than it may, so it gets no others"
 	case d.Rule == RuleFine:
@@ -236,6 +243,11 @@ type State struct {
 	Heard time.Time `json:"heard,omitzero"`
 	Block Block     `json:"block,omitzero"`
 	Step  Step      `json:"step,omitzero"`
+	// Answered is when the new revision last answered, or got its share. Since then it got none of
+	// Passed requests that the old one has answered, which is chance in one of e^Owed times.
+	Answered time.Time `json:"answered,omitzero"`
+	Passed   uint64    `json:"passed,omitempty"`
+	Owed     float64   `json:"owed,omitempty"`
 	// Preview says that the counts are of requests by a tag. They end with it.
 	Preview bool `json:"preview,omitempty"`
 	// Bounds is the part of the guard that the wagers are about.
@@ -288,6 +300,7 @@ type Slow struct {
 //	a preview that is likelier above the bound of errors    wait
 //	evidence of suspicion, or all pods start slowly         wait
 //	more errors than the bound, twice the old one's rate    wait
+//	no answer, and some were due                            wait
 //	too few requests for the last or the next step          wait
 //	anything else                                           go on
 func Decide(g Guard, s State, in Input, now time.Time) (Decision, State) {
@@ -332,6 +345,13 @@ func (s State) take(g Guard, in Input, now time.Time) State {
 		return s
 	}
 	s.Step.Requests += in.New.Requests
+	if s.Answered.IsZero() || in.Preview || in.New.Requests > 0 {
+		s.Answered, s.Passed, s.Owed = now, 0, 0
+	} else {
+		n := passed(&in.Old, now.Sub(s.Answered))
+		s.Passed += n
+		s.Owed += float64(n) * math.Log(100/float64(max(1, 100-in.Share)))
+	}
 	// A block has one share, because within it each request must have the same chance to come to
 	// the new revision.
 	if s.Block.Since.IsZero() || s.Block.Share != in.Share {
@@ -346,6 +366,18 @@ func (s State) take(g Guard, in Input, now time.Time) State {
 		s.Block = Block{Since: now, Share: in.Share}
 	}
 	return s
+}
+
+// passed is how many requests the old revision has answered that came since so long. One that took
+// longer came before, and says nothing of a draw in which the new revision had its share; nor does
+// one without a time, such as an upgraded connection, or one whose client left.
+func passed(old *Counts, since time.Duration) (n uint64) {
+	for bucket, m := range old.Latency[:wire.LatencyBuckets-1] { // the last one has no end
+		if wire.LatencyEnd(bucket) <= since {
+			n += uint64(m)
+		}
+	}
+	return min(n, old.Requests)
 }
 
 // weigh ends the block.
@@ -439,6 +471,8 @@ func (s *State) judge(g Guard, in Input, now time.Time) Decision {
 		d.Verdict, d.Rule = Wait, RuleSuspicion
 	case s.Failing.Value() >= enough && s.New.rate() > muchMore*s.Old.rate():
 		d.Verdict, d.Rule, d.Of, d.Times = Wait, RuleUncompared, RuleErrors, Times{}
+	case g.tests() > 0 && s.Owed >= unanswered:
+		d.Verdict, d.Rule, d.Requests = Wait, RuleUnanswered, s.Passed
 	case in.Last && s.New.Requests < g.Requests:
 		d.Verdict, d.Rule, d.Requests, d.Answered = Wait, RuleRequests, g.Requests, s.New.Requests
 	case s.Step.Requests < in.Least:

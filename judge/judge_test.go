@@ -39,7 +39,7 @@ func TestScenarios(t *testing.T) {
 		var s State
 		golden.File(t, file, golden.Blocks(text, func(commands string) string { return play(t, commands, &g, &s, seen) }))
 	})
-	for _, rule := range []string{RuleOff, RuleFine, RuleErrors, RuleStarts, RuleRequests, RuleStep, RuleSilent, RuleSuspicion, RuleUncompared, RuleSender, RulePreview, "p99"} {
+	for _, rule := range []string{RuleOff, RuleFine, RuleErrors, RuleStarts, RuleRequests, RuleStep, RuleSilent, RuleSuspicion, RuleUncompared, RuleSender, RuleUnanswered, RulePreview, "p99"} {
 		if !seen[rule] {
 			t.Errorf("no scenario shows rule %s", rule)
 		}
@@ -233,13 +233,15 @@ func TestAnyOrderOfFigures(t *testing.T) {
 				t.Fatalf("seed %d: it goes on after %d requests", seed, d.New.Requests)
 			case d.Verdict == GoOn && next.Step.Requests < in.Least:
 				t.Fatalf("seed %d: it goes on after %d requests with %d %%", seed, next.Step.Requests, in.Share)
+			case d.Verdict == GoOn && g.tests() > 0 && next.Owed >= unanswered:
+				t.Fatalf("seed %d: it goes on, and answers nothing: %+v", seed, next)
 			case !in.Told && (d.New != read.New.Tally || d.Old != read.Old.Tally) && !back:
 				t.Fatalf("seed %d: nobody told, and it counts", seed)
 			}
 			back = back || d.Verdict == GoBack
 		}
 	}
-	for _, rule := range []string{"go on fine", "wait silent", "wait suspicion", "wait uncompared", "wait sender", "wait starts", "wait requests", "wait step", "go back errors", "go back starts", "go back p99", "go back p50"} {
+	for _, rule := range []string{"go on fine", "wait silent", "wait suspicion", "wait uncompared", "wait sender", "wait unanswered", "wait starts", "wait requests", "wait step", "go back errors", "go back starts", "go back p99", "go back p50"} {
 		if reached[rule] < 3 {
 			t.Errorf("%q was reached %d times: %v", rule, reached[rule], reached)
 		}
