@@ -11,9 +11,11 @@ import (
 
 const (
 	// askEach is the time from the beginning of one question about a Route to that of the next, and
-	// answerWithin how long the autoscaler has.
+	// answerWithin how long the autoscaler has. It asks the pods as often, and has heard of them
+	// heardWithin in most cases.
 	askEach      = time.Second
 	answerWithin = 2500 * time.Millisecond
+	heardWithin  = 100 * time.Millisecond
 	// askAtOnce bounds the questions that are open. While view.ebb.dev hangs, further ones wait;
 	// the judges say meanwhile that nobody tells.
 	askAtOnce = 32
@@ -35,7 +37,7 @@ type asks struct {
 // question is the newest one about a Route.
 type question struct {
 	open   bool
-	began  time.Time // zero before the first
+	next   time.Time // when to ask again, zero before the first
 	cancel context.CancelFunc
 	answer *answer // nil if there is none that was not taken
 }
@@ -58,8 +60,8 @@ func (a *asks) run(ctx context.Context) {
 	a.open.Wait()
 }
 
-// take returns the answer that came since the last call, nil if none did, and asks again: askEach
-// after the question before, or at once.
+// take returns the answer that came since the last call, nil if none did, and asks again when there
+// may be news.
 func (a *asks) take(key reconcile.Key, service string) *answer {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -78,8 +80,8 @@ func (a *asks) take(key reconcile.Key, service string) *answer {
 		var ctx context.Context
 		ctx, q.cancel = context.WithCancel(a.ctx)
 		pause := time.Duration(0)
-		if !q.began.IsZero() {
-			pause = time.Until(q.began.Add(askEach))
+		if !q.next.IsZero() {
+			pause = time.Until(q.next)
 		}
 		a.open.Go(func() { a.ask(ctx, q, key, service, pause) })
 	}
@@ -117,10 +119,28 @@ func (a *asks) ask(ctx context.Context, q *question, key reconcile.Key, service 
 	v, err := a.view(within, key.Namespace, service)
 	a.mutex.Lock()
 	ended := ctx.Err() != nil
-	q.open, q.began, q.answer = false, began, &answer{v, err}
+	q.open, q.next, q.answer = false, news(v, began), &answer{v, err}
 	q.cancel()
 	a.mutex.Unlock()
 	if !ended {
 		a.wake(key)
 	}
+}
+
+// news is when to ask again after a question that began so: askEach later, or once the autoscaler
+// has the next second, where it is known when that ends. A second is judged half of one sooner so,
+// in the mean. If the clocks differ it is any time within a second, as without.
+func news(v *viewv1alpha1.ServiceView, began time.Time) time.Time {
+	newest := time.Time{}
+	if v != nil {
+		for i := range v.Revisions {
+			if j := v.Revisions[i].Judged; j != nil && len(j.Seconds) > 0 && j.Seconds[len(j.Seconds)-1].At.After(newest) {
+				newest = j.Seconds[len(j.Seconds)-1].At
+			}
+		}
+	}
+	if age := began.Sub(newest); age < 0 || age >= askEach {
+		return began.Add(askEach)
+	}
+	return newest.Add(askEach + heardWithin)
 }

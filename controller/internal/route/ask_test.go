@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,6 +74,38 @@ func TestAnAnswerWakesTheRouteAndIsTakenOnce(t *testing.T) {
 			t.Errorf("asked at %s", got)
 		}
 	})
+}
+
+// The autoscaler asks the pods each second. Who asks soon after that hears of them soon.
+func TestAQuestionComesSoonAfterTheSecondEnds(t *testing.T) {
+	for behaviour, row := range map[string]struct {
+		phase time.Duration // of the autoscaler, by the controller's clock
+		want  string
+	}{
+		"in the middle of a second": {300 * time.Millisecond, "[0s 400ms 1.4s 2.4s 3.4s]"},
+		"just before its end":       {50 * time.Millisecond, "[0s 150ms 1.15s 2.15s 3.15s]"},
+		"its clock is ahead":        {5300 * time.Millisecond, "[0s 1s 2s 3s]"},
+		"its clock is behind":       {-5300 * time.Millisecond, "[0s 1s 2s 3s]"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			var at []time.Duration
+			a, _ := asked(t, func(context.Context) (*viewv1alpha1.ServiceView, error) {
+				at = append(at, time.Since(began))
+				newest := time.Now().Add(-row.phase % time.Second).Truncate(time.Second).Add(row.phase)
+				v := told(map[string]string{"a": "1:1/0 2:1/0", "b": "1:1/0", "d": ""})
+				v.Revisions[slices.IndexFunc(v.Revisions, func(r viewv1alpha1.RevisionView) bool { return r.Name == "a" })].Judged.Seconds[1].At = newest
+				return v, nil
+			})
+			a.wake = func(key reconcile.Key) { a.take(key, "hello") }
+			a.take(routeNamed(0), "hello")
+			time.Sleep(3500 * time.Millisecond)
+			synctest.Wait()
+			if got := fmt.Sprint(at); got != row.want {
+				t.Errorf("%s: asked at %s, want %s", behaviour, got, row.want)
+			}
+		})
+	}
 }
 
 // Nobody who takes waits, and what hangs has bounds.

@@ -101,9 +101,9 @@ func (t *trials) end(key reconcile.Key) {
 // is what the condition is to say; again is when to look next, 0 if nothing is judged.
 func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m manner, before rollout.State) (state rollout.State, reason string, again time.Duration, err error) {
 	key := reconcile.Key{Namespace: route.Namespace, Name: route.Name}
-	at := slices.IndexFunc(before.Configurations, func(c rollout.Configuration) bool { return c.Tag == "" && len(c.Revisions) > 1 })
+	at := underWay(before)
 	if at < 0 || !m.guard.On() {
-		r.forget(key)
+		r.trials.end(key)
 		for i := range before.Configurations { // the guard may have been removed in the middle
 			before.Configurations[i].Judge = rollout.Judge{}
 		}
@@ -168,6 +168,24 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	}
 	c.Suspect = t.suspect
 	return before, t.Reason, lookAgain, nil
+}
+
+// underWay is the place of the target whose rollout can be judged, or -1.
+func underWay(s rollout.State) int {
+	return slices.IndexFunc(s.Configurations, func(c rollout.Configuration) bool { return c.Tag == "" && len(c.Revisions) > 1 })
+}
+
+// expect asks how requests end before the first one goes to a new revision, while the gateways are
+// prepared for it: the autoscaler counts from the first question on, and takes two rounds for the
+// first second. It stops that once there is nothing to judge.
+func (r *reconciler) expect(route *servingv1.Route, m manner, before, now rollout.State) {
+	key, service := reconcile.Key{Namespace: route.Namespace, Name: route.Name}, route.Labels[names.ServiceLabel]
+	switch {
+	case !m.guard.On() || underWay(now) < 0:
+		r.asks.end(key)
+	case underWay(before) < 0 && service != "":
+		r.heard(key, service)
+	}
 }
 
 // unseen says which revision of a rollout the autoscaler does not know, because somebody else

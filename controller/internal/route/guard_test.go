@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
@@ -24,6 +26,7 @@ import (
 	"ebb.dev/ebb/ingress/rollout"
 	"ebb.dev/ebb/judge"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -493,6 +496,37 @@ func TestTwoThatFailGoBackToTheLastGoodOne(t *testing.T) {
 				shown(r) == "hello-00001=60 hello-00001=40 previewhello-00001=0"
 		})
 	}
+}
+
+// The autoscaler has to know of a rollout before requests go to the new revision, or it misses the
+// first of them.
+func TestTheAutoscalerIsAskedBeforeTheFirstPercent(t *testing.T) {
+	var asked atomic.Int32
+	s := setThrough(t, func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			if strings.HasPrefix(r.URL.Path, "/apis/"+viewv1alpha1.Group+"/") {
+				asked.Add(1)
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "10m", names.RolloutGuardAnnotation: "errors<1%"}, []string{"latest=100"}, nobody)
+	if n := asked.Load(); n != 0 {
+		t.Errorf("asked %d times without a rollout", n)
+	}
+	s.lag.Store(true)
+	s.configuration("hello-00002")
+	eventually.True(t, "it is asked twice", func() bool { return asked.Load() >= 2 })
+	for name := range s.store.Versions(httpRoutes, labels.Everything()) {
+		namespace, short, _ := strings.Cut(name, "/")
+		if state := s.store.Get(httpRoutes, namespace, short).GetAnnotations()[names.RolloutAnnotation]; strings.Contains(state, "hello-00002") {
+			t.Errorf("%s has the new revision already: %s", name, state)
+		}
+	}
+	s.lag.Store(false)
+	s.until("the rollout is judged", func(r *servingv1.Route) bool {
+		return strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "requests to the new revision failed") && shown(r) == "hello-00001=99 hello-00002=1"
+	})
 }
 
 // A guard without a duration takes one. A good revision gets there.

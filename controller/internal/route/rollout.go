@@ -70,6 +70,7 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 		return nil, rolling{}, 0, err
 	}
 	now, again := rollout.Advance(before, goal(targets, m), m.duration, r.now())
+	r.expect(route, m, before, now)
 	if look > 0 && (again == 0 || look < again) {
 		again = look
 	}
