@@ -22,7 +22,7 @@ func (s *Service) Validate(req rules.Request[Service]) *apis.FieldError {
 	_, rollout := names.RolloutDuration(s.Annotations)
 	_, guard := names.RolloutGuard(s.Annotations)
 	_, overrule := names.RolloutOverrule(s.Annotations)
-	steps := validateSteps(s.Annotations, s.Spec.Traffic)
+	steps := validateSteps(s.Annotations, s.Spec.Traffic).Also(warnUnjudged(s.Annotations, s.Spec.Traffic))
 	_, async := names.ParseAsync(s.Annotations)
 	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).
 		Also(overrule.ViaField("annotations")).Also(steps.ViaField("annotations")).Also(async.ViaField("annotations"))

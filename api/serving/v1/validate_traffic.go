@@ -43,6 +43,22 @@ func validateSteps(annotations map[string]string, targets []TrafficTarget) *apis
 	return nil
 }
 
+// warnUnjudged says that a guard has nothing to judge. With a split between named Revisions nobody
+// but its author knows which of them is the new one.
+func warnUnjudged(annotations map[string]string, targets []TrafficTarget) *apis.FieldError {
+	guard, fault := names.RolloutGuard(annotations)
+	if fault != nil || !guard.On() || len(targets) == 0 || slices.ContainsFunc(targets, func(t TrafficTarget) bool {
+		return t.RevisionName == "" && t.Tag == "" && ptr.Deref(t.Percent, 0) > 0
+	}) {
+		return nil
+	}
+	_, spelling, _ := names.Lookup(annotations, names.RolloutGuardAnnotation)
+	return (&apis.FieldError{
+		Message: "nothing is judged: only a target of spec.traffic without a tag that follows the latest Revision gets its requests in steps",
+		Paths:   []string{spelling},
+	}).At(apis.WarningLevel)
+}
+
 func validateTraffic(targets []TrafficTarget, place trafficPlace) (errs *apis.FieldError) {
 	if len(targets) == 0 {
 		return nil
