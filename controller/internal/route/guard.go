@@ -296,7 +296,7 @@ func (r *reconciler) convict(ctx context.Context, route *servingv1.Route, name, 
 	if err := r.mark(ctx, revision, why); err != nil {
 		return fmt.Errorf("go back from Revision %s/%s: %w", route.Namespace, name, err)
 	}
-	r.events.Eventf(route, corev1.EventTypeWarning, servingv1.ReasonWentBack, "Revision %q gets no more requests: %s", name, why)
+	r.events.Eventf(route, corev1.EventTypeWarning, servingv1.ReasonWentBack, "Revision %q goes back: %s", name, why)
 	return nil
 }
 

@@ -493,9 +493,25 @@ func TestTwoThatFailGoBackToTheLastGoodOne(t *testing.T) {
 		})
 		s.until(bad+" goes back", func(r *servingv1.Route) bool {
 			return condition(r, "AllTrafficAssigned") == "False WentBack" && condition(r, "IngressReady") == "True " &&
-				shown(r) == "hello-00001=60 hello-00001=40 previewhello-00001=0"
+				shown(r) == fmt.Sprintf("hello-00001=60 hello-00001=40 preview%s=0", bad)
 		})
 	}
+}
+
+// Who looks for what is wrong finds the revision that went back at its tag. A tag that has a part
+// of the requests, or all, is no place to look.
+func TestATagWithoutAPartStaysOnTheRevisionThatWentBack(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutOverruleAnnotation: "back hello-00002"}, []string{"current:latest=100", "next:latest=0"}, nobody)
+	s.configuration("hello-00002")
+	s.until("it goes back", func(r *servingv1.Route) bool {
+		return condition(r, "AllTrafficAssigned") == "False WentBack" && condition(r, "IngressReady") == "True " &&
+			shown(r) == "currenthello-00001=100 nexthello-00002=0"
+	})
+	s.patch(map[string]string{names.RolloutOverruleAnnotation: "promote hello-00002"})
+	s.until("it is promoted", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "currenthello-00002=100 nexthello-00002=0"
+	})
 }
 
 // The autoscaler has to know of a rollout before requests go to the new revision, or it misses the

@@ -50,8 +50,12 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 				}
 				return nil, false, nil
 			}
-			if err := t.goBack(route, revisions); err != nil {
-				return nil, false, err
+			// A tag without a part of the requests shows the latest revision to who asks for it. It
+			// did before any judge had a word, and is where to look for what is wrong.
+			if t.tag == "" || t.percent > 0 {
+				if err := t.goBack(route, revisions); err != nil {
+					return nil, false, err
+				}
 			}
 		}
 		revision, err := revisions.Revisions(route.Namespace).Get(t.revision)
