@@ -43,6 +43,9 @@ type Sidecar struct {
 	// BusyFor bounds for how long a response may say in HeaderBusy that the program is busy; 0 lets
 	// none say it.
 	BusyFor time.Duration
+	// WarmUp is how long the times of requests do not count for a judge of rollouts, from the first
+	// that the container gets: its caches are cold, those of another revision's older pods are not.
+	WarmUp time.Duration
 
 	Activators string // host:port, "" for no announcements
 	Autoscaler string // host:port, "" for no reports
@@ -117,12 +120,15 @@ const (
 	EnvKey     = "EBB_KEY"
 )
 
+// DefaultWarmUp is that of a revision that says nothing.
+const DefaultWarmUp = 10 * time.Second
+
 // NewSidecar returns what a queue-proxy is told that has no environment.
 func NewSidecar() *Sidecar {
 	return &Sidecar{
 		Port: PortHTTP1, TLSPort: PortTLS, UserPort: 8080,
 		DrainPort: PortDrain, StatPort: PortMetrics, MetricsPort: PortUserMetrics, ProfilingPort: PortProfiling, StandbyPort: standby.Port,
-		Records: RecordsAsynchronous, CertDir: "/var/lib/knative/certs", DrainQuiet: 5 * time.Second,
+		Records: RecordsAsynchronous, WarmUp: DefaultWarmUp, CertDir: "/var/lib/knative/certs", DrainQuiet: 5 * time.Second,
 	}
 }
 
@@ -160,6 +166,7 @@ func (s *Sidecar) variables() []variable {
 		of("EBB_STANDBY_SLEEP_HOOK", &s.SleepHook, readHook, showHook),
 		of("EBB_STANDBY_WAKE_HOOK", &s.WakeHook, readHook, showHook),
 		of("EBB_BUSY_FOR", &s.BusyFor, readDuration, time.Duration.String).spare(),
+		of("EBB_WARM_UP", &s.WarmUp, readDuration, time.Duration.String).spare(),
 		text("EBB_ACTIVATORS", &s.Activators),
 		text("EBB_AUTOSCALER", &s.Autoscaler),
 		text(EnvKey, &s.Key),

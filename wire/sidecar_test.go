@@ -58,6 +58,7 @@ func full() *Sidecar {
 		SleepHook:      &standby.Hook{Method: "PUT", Port: 9, Path: "/sleep", Bound: time.Minute},
 		WakeHook:       &standby.Hook{Method: "GET", Port: 9, Path: "/wake", Bound: time.Second},
 		BusyFor:        time.Minute,
+		WarmUp:         time.Hour,
 		Activators:     "activators:1", Autoscaler: "autoscaler:1",
 		Key: "key", Token: "token", KeyFile: "/key", DrainToken: "drain",
 		LogLevel: "debug", LogConfig: "{}",

@@ -159,6 +159,8 @@ var Annotations = slices.Concat([]Annotation{
 }, handlingAnnotations, []Annotation{
 	{Key: RecordsAnnotation, On: onTemplate, Values: anyOf(RecordsNone, RecordsAsynchronous, RecordsAll), Default: RecordsAsynchronous,
 		Effect: "Which requests the API view.ebb.dev has records of."},
+	{Key: WarmUpAnnotation, On: onTemplate, Values: duration(0, MaxWarmUp, false), Default: wire.DefaultWarmUp.String(),
+		Effect: "How long the times of a pod's requests do not count for a rollout guard, from its first request on and from the first after a sleep."},
 	{Key: ShimAnnotation, On: onTemplate, Values: anyOf(ShimModes...), Default: "none", Effect: "Puts the shim before the program."},
 	{Key: ConcurrencyVariableAnnotation, On: onTemplate, Values: Values{Text: "the name of a variable"}, Default: "none",
 		Effect: "The variable in which the container finds containerConcurrency."},

@@ -136,6 +136,9 @@ const (
 	// Route that follows the latest Revision leads to it.
 	RolloutGuardAnnotation = EbbServingGroup + "/rollout-guard"
 	WentBackAnnotation     = EbbServingGroup + "/went-back"
+	// WarmUpAnnotation on a Revision says how long a pod of it takes until it is as fast as others;
+	// see wire.Sidecar.
+	WarmUpAnnotation = EbbServingGroup + "/warm-up"
 	// RolloutStepsAnnotation on a Service or Route lists the shares of a new revision on the way.
 	RolloutStepsAnnotation = EbbServingGroup + "/rollout-steps"
 	// RolloutOverruleAnnotation on a Service or Route is a person's word about the latest Revision.

@@ -2,7 +2,10 @@ package names
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+
+	"ebb.dev/ebb/api/rules"
 )
 
 func TestStepsOfARollout(t *testing.T) {
@@ -70,6 +73,20 @@ func TestAPersonsWord(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestAWarmUpHasBounds(t *testing.T) {
+	for text, want := range map[string]string{"": "10s", "0s": "0s", "90s": "1m30s", "1h": "1h0m0s", "61m": "expected 0s <= 61m <= 1h0m0s: " + WarmUpAnnotation,
+		"-1s": "expected 0s <= -1s", "long": "must be a duration"} {
+		annotations := map[string]string{WarmUpAnnotation: text}
+		if text == "" {
+			annotations = nil
+		}
+		s, err := Of(annotations, &rules.Config{})
+		if got := s.WarmUp.String(); err == nil && got != want || err != nil && (!strings.Contains(err.Error(), want) || got != "10s") {
+			t.Errorf("%q: %s, %v", text, got, err)
 		}
 	}
 }

@@ -2,12 +2,17 @@ package names
 
 import (
 	"strings"
+	"time"
 
+	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
 	"ebb.dev/ebb/wire"
 )
+
+// MaxWarmUp bounds for how long the times of a pod's requests do not count.
+const MaxWarmUp = time.Hour
 
 // Spec is what a Revision means.
 type Spec struct {
@@ -20,6 +25,7 @@ type Spec struct {
 	// PodInfo mounts the pod's annotations into queue-proxy.
 	PodInfo bool
 	Records string
+	WarmUp  time.Duration
 	// Shim is the mode of the shim, "" for none.
 	Shim string
 	// ConcurrencyVariable is the variable in which the serving container finds
@@ -40,6 +46,7 @@ func Of(annotations map[string]string, c *rules.Config) (Spec, *apis.FieldError)
 		PodInfo: c.Features.Enabled(rules.KeyQueueProxyMountPodInfo) ||
 			c.Features.Allowed(rules.KeyQueueProxyMountPodInfo) && annotations[FeaturePodInfoAnnotation] == "enabled",
 		Records:             r.records(),
+		WarmUp:              ptr.Deref(r.duration(WarmUpAnnotation), wire.DefaultWarmUp),
 		Shim:                r.shim(),
 		ConcurrencyVariable: r.concurrencyVariable(),
 	}

@@ -76,7 +76,7 @@ func toldOf(rev *servingv1.Revision, m names.Spec, containers []corev1.Container
 	t.Namespace, t.Service, t.Configuration = rev.Namespace, rev.Labels[names.ServiceLabel], rev.Labels[names.ConfigurationLabel]
 	t.Revision = rev.Name
 	t.Port, t.UserPort = int(dataPort(rev)), int(port)
-	t.Limits, t.Records, t.Told = m.Limits, m.Records, m.Scaling.WireTold(port)
+	t.Limits, t.Records, t.Told, t.WarmUp = m.Limits, m.Records, m.Scaling.WireTold(port), m.WarmUp
 	if m.Scaling.Class == names.ClassKPA { // nobody else keeps busy pods
 		t.BusyFor = m.Scaling.BusyFor
 	}

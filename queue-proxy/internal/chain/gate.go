@@ -35,14 +35,14 @@ type Gate struct {
 
 // NewGate makes a Gate with so many slots (0: no limit). offer is called, on a goroutine of its
 // own, when a slot is kept for a refused caller.
-func NewGate(slots, maxWaiting int, maxBytes int64, pod string, now time.Time, offer func(caller string)) *Gate {
+func NewGate(slots, maxWaiting int, maxBytes int64, pod string, now time.Time, warmUp time.Duration, offer func(caller string)) *Gate {
 	g := &Gate{
 		pod:      pod,
 		offer:    offer,
 		pressure: make(chan struct{}, 1),
 		limit:    limit.Limit{Slots: slots, MaxWaiting: maxWaiting, MaxBytes: maxBytes},
 		turns:    turns.Turns{Keep: wire.TurnMilliseconds * time.Millisecond},
-		load:     stat.New(now),
+		load:     stat.New(now, warmUp),
 	}
 	// The first question about a new pod comes after its first requests.
 	g.asked.Store(now.UnixNano())

@@ -347,3 +347,18 @@ func TestOnlyWhoAsksIsToldWhatIsJudged(t *testing.T) {
 		t.Error("who asks for senders is told of none")
 	}
 }
+
+func TestAWarmUpIsAsLongAsItIsSaid(t *testing.T) {
+	for warmUp, want := range map[time.Duration]uint32{0: 1, time.Hour: 0} {
+		r := startRig(t, hello, func(c *wire.Sidecar) { c.WarmUp = warmUp })
+		r.get("/")
+		timed := uint32(0)
+		judged := r.judged()
+		for _, n := range judged.Latency {
+			timed += n
+		}
+		if timed != want || judged.Good != 1 {
+			t.Errorf("a warm-up of %v: %d times of %d requests, want %d", warmUp, timed, judged.Good, want)
+		}
+	}
+}

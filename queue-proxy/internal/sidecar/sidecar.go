@@ -164,7 +164,7 @@ func (s *Sidecar) build() error {
 			Address: netip.AddrPortFrom(cfg.PodIP, s.data.Addr().(*net.TCPAddr).AddrPort().Port()),
 		},
 	}
-	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, maxWaitBytes, cfg.Pod, s.started, s.offer)
+	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, maxWaitBytes, cfg.Pod, s.started, cfg.WarmUp, s.offer)
 	s.drainer = drain.New(cfg.DrainQuiet, s.unfinished, s.drainChanged)
 	action := forward.EndResponse
 	if cfg.CutResponses {

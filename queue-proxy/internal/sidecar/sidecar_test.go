@@ -48,6 +48,7 @@ func startRig(t *testing.T, user http.HandlerFunc, change func(*wire.Sidecar), b
 		UserPort:   backend.Listener.Addr().(*net.TCPAddr).Port,
 		Limits:     wire.Limits{Timeout: 30 * time.Second},
 		DrainQuiet: 10 * time.Millisecond,
+		WarmUp:     wire.DefaultWarmUp,
 		CertDir:    t.TempDir(),
 	}
 	if change != nil {

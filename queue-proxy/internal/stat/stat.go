@@ -27,21 +27,20 @@ type Load struct {
 
 	ended wire.Outcomes // of the period, without those that the activator counts
 
-	judged wire.Judged // since the process began, those too that came through an activator
-	warm   time.Time   // from when on the times of requests count; zero before the first one
+	judged wire.Judged   // since the process began, those too that came through an activator
+	warm   time.Time     // from when on the times of requests count; zero before the first one
+	warmUp time.Duration // see wire.Sidecar
 
 	told float64 // the concurrency last reported, without what the activator counts
 }
-
-// warmsFor is how long the times of requests do not count, from the first that the container gets:
-// its caches are cold, those of another revision's older pods are not.
-const warmsFor = 10 * time.Second
 
 // leastGrowth is how many requests more than last reported are worth a push.
 const leastGrowth = 5
 
 // New starts the first period.
-func New(now time.Time) *Load { return &Load{began: now, since: now, last: now} }
+func New(now time.Time, warmUp time.Duration) *Load {
+	return &Load{began: now, since: now, last: now, warmUp: warmUp}
+}
 
 func (l *Load) advance(now time.Time) {
 	d := now.Sub(l.last).Seconds()
@@ -70,7 +69,7 @@ func (l *Load) Run(now time.Time) {
 	l.advance(now)
 	l.busy++
 	if l.warm.IsZero() {
-		l.warm = now.Add(warmsFor)
+		l.warm = now.Add(l.warmUp)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 
 var begin = time.Unix(1000, 0)
 
+const warmUp = 20 * time.Second
+
 func TestGrew(t *testing.T) {
 	arrive := func(l *Load, n int, proxied bool) (edges int) {
 		for range n {
@@ -45,12 +47,12 @@ func TestGrew(t *testing.T) {
 		}, 0},
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
-			if got := c.run(New(begin)); got != c.want {
+			if got := c.run(New(begin, warmUp)); got != c.want {
 				t.Errorf("%d edges, want %d", got, c.want)
 			}
 		})
 	}
-	l := New(begin)
+	l := New(begin, warmUp)
 	if allocs := testing.AllocsPerRun(100, func() { arrive(l, 1, false) }); allocs > 0 {
 		t.Errorf("a request costs %v allocations", allocs)
 	}
@@ -59,7 +61,7 @@ func TestGrew(t *testing.T) {
 // A time counts from ten seconds after the first request on: a cold pod is slow, whatever its
 // program.
 func TestTheTimesOfAColdPodDoNotCount(t *testing.T) {
-	l := New(begin)
+	l := New(begin, warmUp)
 	at := begin.Add(time.Hour) // the first request comes late
 	ask := func(after time.Duration) uint32 {
 		l.Run(at.Add(after))
@@ -73,7 +75,7 @@ func TestTheTimesOfAColdPodDoNotCount(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		want  uint32
-	}{{0, 0}, {warmsFor - 1, 0}, {warmsFor, 1}, {time.Minute, 2}} {
+	}{{0, 0}, {warmUp - 1, 0}, {warmUp, 1}, {time.Minute, 2}} {
 		if got := ask(c.after); got != c.want {
 			t.Errorf("%v after the first request: %d times, want %d", c.after, got, c.want)
 		}
