@@ -94,6 +94,59 @@ func TestARevisionThatCannotStartGetsNoRequest(t *testing.T) {
 	}
 }
 
+// "The release after the incident was the one that nobody judged." Who named the good revision for
+// a while, and follows the latest one again, has that one judged.
+func TestTheReleaseAfterAnIncidentIsJudged(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url := s.ready("incident", guarded("incident", "10m", map[string]string{"TEXT": "good"}))
+	bad := guarded("incident", "10m", map[string]string{"TEXT": "bad", "FAIL_PERCENT": "100"})
+	s.ready("incident", bad+"  traffic:\n  - revisionName: incident-00001\n    percent: 100\n")
+	if seen := count(probe.Burst(s.ctx, s.client(), url, 50)); seen["good\n"] != 50 {
+		t.Errorf("50 requests while the good revision is named: %v", seen)
+	}
+	prober := probe.Start(s.client(), url, 10*time.Millisecond)
+	s.apply(bad)
+	why := s.wentBack("incident")
+	if during := prober.Stop(); during.Failed == 0 || during.Failed != during.Statuses[500] || during.Failed > during.Sent/10 {
+		t.Errorf("%d of %d requests failed, by status %v: %s", during.Failed, during.Sent, during.Statuses, why)
+	}
+	if seen := count(probe.Burst(s.ctx, s.client(), url, 200)); seen["good\n"] != 200 {
+		t.Errorf("200 requests after it went back: %v", seen)
+	}
+}
+
+// "It took our requests and never answered, and had all of them after two minutes." The rollout
+// stands still, and the next template takes the requests from the one that hangs.
+func TestARevisionThatNeverAnswersWaits(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url := s.ready("hangs", guarded("hangs", "10m", map[string]string{"TEXT": "good"}))
+	prober := probe.Start(s.client(), url, 20*time.Millisecond)
+	s.apply(guarded("hangs", "10m", map[string]string{"TEXT": "hangs", "SLOW_PERCENT": "100", "SLOW_MS": "60000"}))
+	await := func(what string, done func(route *unstructured.Unstructured) bool) {
+		s.Helper()
+		if _, err := s.Await(s.ctx, cluster.Routes, s.namespace, "hangs", done); err != nil {
+			s.Fatalf("%s: %v", what, err)
+		}
+	}
+	await("it stands still", func(route *unstructured.Unstructured) bool {
+		says := cluster.Conditions(route)["IngressReady"].Message
+		return strings.Contains(says, "stands still") && strings.Contains(says, "the new revision has answered nothing")
+	})
+	s.apply(guarded("hangs", "10m", map[string]string{"TEXT": "mended"}))
+	await("the one that hangs has nothing", func(route *unstructured.Unstructured) bool {
+		traffic, _, _ := unstructured.NestedSlice(route.Object, "status", "traffic")
+		var names []string
+		for i := range traffic {
+			one, _ := traffic[i].(map[string]any)
+			names = append(names, fmt.Sprint(one["revisionName"]))
+		}
+		return strings.Join(names, " ") == "hangs-00001 hangs-00003" && cluster.Conditions(route)["IngressReady"].Reason == "RolloutInProgress"
+	})
+	if err := prober.Stop().Err(100); err != nil {
+		t.Errorf("those that waited have their answers: %v", err)
+	}
+}
+
 // "We look at the preview before we let it out, and forgot to once." No request but those of the
 // tag reaches a new revision until enough of these have been answered, and well.
 func TestAPreviewIsJudgedBeforeOthersReachIt(t *testing.T) {
