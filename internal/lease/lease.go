@@ -130,7 +130,7 @@ func (e *Election) Run(ctx context.Context) error {
 func follow(leases informers.SharedInformerFactory, seats map[string]*seat) error {
 	see := func(o any) {
 		if l, ok := o.(*coordinationv1.Lease); ok && seats[l.Name] != nil {
-			seats[l.Name].sees(ptr.Deref(l.Spec.HolderIdentity, ""))
+			seats[l.Name].sees(l.Spec)
 		}
 	}
 	_, err := leases.Coordination().V1().Leases().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -138,7 +138,7 @@ func follow(leases informers.SharedInformerFactory, seats map[string]*seat) erro
 		UpdateFunc: func(_, now any) { see(now) },
 		DeleteFunc: func(o any) {
 			if name, err := cache.DeletionHandlingObjectToName(o); err == nil && seats[name.Name] != nil {
-				seats[name.Name].sees("")
+				seats[name.Name].sees(coordinationv1.LeaseSpec{})
 			}
 		},
 	})

@@ -342,6 +342,49 @@ func TestALeaseThatCannotBeRenewedIsLostBeforeOthersMayHaveIt(t *testing.T) {
 	})
 }
 
+// It is not looked for now and then: whoever waits for it knows when it is over.
+func TestALeaseThatIsNotRenewedIsTakenWhenItIsOver(t *testing.T) {
+	for seed := range int64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			s, w := newServer(), newWork()
+			quick := usual(1)
+			quick.LeaseDuration, quick.RenewDeadline, quick.RetryPeriod = 15*time.Second, 10*time.Second, 2*time.Second
+			a := w.begin(t, s, "a", quick, source(seed), 10*time.Millisecond)
+			time.Sleep(time.Second)
+			b := w.begin(t, s, "b", quick, source(seed+100), 10*time.Millisecond)
+			time.Sleep(30*time.Second + time.Duration(source(seed).Int63n(int64(4*time.Second))))
+			a.cut.Store(true)
+			time.Sleep(time.Second)
+			renewed := s.spec(t, "controller.00-of-01").RenewTime.Time
+			for len(b.holds()) == 0 && time.Since(renewed) < time.Minute {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if took := time.Since(renewed); took < 15*time.Second || took > 15500*time.Millisecond {
+				t.Errorf("seed %d: %v after the last renewal", seed, took)
+			}
+			b.end()
+			a.end()
+		})
+	}
+}
+
+// Its holder died while the API server was away, for longer than the lease lasts. The one that
+// waits does not wait for a retry period more.
+func TestALeaseThatEndedMeanwhileIsTakenAsSoonAsTheServerIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := cutOff(t)
+		b.cut.Store(true)
+		time.Sleep(3 * time.Minute)
+		b.cut.Store(false)
+		time.Sleep(time.Second)
+		if len(b.holds()) != 1 {
+			t.Error("a second after the server is back, b does not hold it")
+		}
+		b.end()
+		a.end()
+	})
+}
+
 // After the API server was away for longer than the lease lasts, the work goes on at once.
 func TestALeaseIsTakenAgainAsSoonAsTheServerIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,17 +5,19 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
 )
 
 const (
 	// releaseTimeout bounds the calls that release a Lease.
 	releaseTimeout = 5 * time.Second
 	// readAgain is when a Lease is read again if that failed and no other replica is known to hold
-	// it. Requests may wait for an owner, and the elector waits for a retry period, 10 s.
+	// it still. Requests may wait for an owner, and the elector waits for a retry period, 10 s.
 	readAgain = 500 * time.Millisecond
 )
 
@@ -33,6 +35,17 @@ type seat struct {
 	until  time.Time          // when the bucket is lost if no renewal succeeds
 	expire *time.Timer        // fires at until
 	holder string             // the other replica that holds it
+	theirs theirs
+	after  *time.Timer // fires when theirs is over
+}
+
+// theirs is another replica's Lease as it was last seen to change, and when. By its own clock that
+// replica stops before the Lease is over by this one, because it counts from an earlier time.
+type theirs struct {
+	holder  string
+	renewed time.Time // as the holder's clock says
+	lasts   time.Duration
+	seen    time.Time
 }
 
 // run runs one elector after another until ctx ends, then gives up the bucket.
@@ -54,6 +67,9 @@ func (s *seat) run(ctx context.Context) error {
 		again()
 	}
 	s.lose()
+	s.mutex.Lock()
+	s.watchLocked(theirs{})
+	s.mutex.Unlock()
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if err := s.free(release, s.name, s.Identity); err != nil {
@@ -95,17 +111,20 @@ func (s *seat) retime(scheme Scheme) {
 	}
 }
 
-// sees is called with the holder of the Lease. It tries at once to take a free one. The event can
-// be older than this replica's own write.
-func (s *seat) sees(holder string) {
+// sees is called with the Lease. It tries at once to take a free one, and another's as soon as that
+// is over: the elector looks once a retry period or two, and counts from when it looked. The event
+// can be older than this replica's own write.
+func (s *seat) sees(l coordinationv1.LeaseSpec) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.drop != nil {
 		return
 	}
+	holder := ptr.Deref(l.HolderIdentity, "")
 	if holder == "" && s.again != nil {
 		s.again()
 	}
+	s.overLocked(resourcelock.LeaseSpecToLeaderElectionRecord(&l))
 	if holder == s.Identity {
 		holder = ""
 	}
@@ -117,11 +136,52 @@ func (s *seat) sees(holder string) {
 	}
 }
 
+// over takes the Lease as it was read, and reports whether it is another's and has not been renewed
+// for as long as it lasts.
+func (s *seat) over(l *resourcelock.LeaderElectionRecord) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.drop == nil && s.overLocked(l)
+}
+
+func (s *seat) overLocked(l *resourcelock.LeaderElectionRecord) bool {
+	if l.HolderIdentity == "" || l.HolderIdentity == s.Identity {
+		s.watchLocked(theirs{})
+		return false
+	}
+	now, was := theirs{l.HolderIdentity, l.RenewTime.Time, time.Duration(l.LeaseDurationSeconds) * time.Second, time.Now()}, s.theirs
+	if !now.renewed.Equal(was.renewed) || now.holder != was.holder || now.lasts != was.lasts {
+		s.watchLocked(now)
+	}
+	return s.theirs.over()
+}
+
+func (t theirs) over() bool { return t.holder != "" && time.Since(t.seen) >= t.lasts }
+
+// watchLocked tries again when the Lease of another is over.
+func (s *seat) watchLocked(l theirs) {
+	if s.theirs = l; s.after != nil {
+		s.after.Stop()
+		s.after = nil
+	}
+	if l.holder != "" {
+		s.after = time.AfterFunc(l.lasts, s.try)
+	}
+}
+
+func (s *seat) try() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.drop == nil && s.again != nil {
+		s.again()
+	}
+}
+
 // unread is called when the Lease could not be read.
 func (s *seat) unread() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.drop == nil && s.holder == "" {
+	if s.drop == nil && (s.holder == "" || s.theirs.over()) {
 		time.AfterFunc(readAgain, s.again)
 	}
 }
@@ -149,6 +209,7 @@ func (s *seat) renewed(began time.Time, patience time.Duration) {
 		return
 	}
 	s.holder = ""
+	s.watchLocked(theirs{})
 	var held context.Context
 	held, s.drop = context.WithCancel(context.Background())
 	s.expire = time.AfterFunc(left, s.expired)
@@ -194,6 +255,11 @@ func (l lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []by
 	switch {
 	case err == nil && record.HolderIdentity != l.Identity():
 		l.seat.lose()
+		if l.seat.over(record) {
+			free := *record
+			free.HolderIdentity = ""
+			record = &free
+		}
 	case err != nil && !apierrors.IsNotFound(err):
 		l.seat.unread()
 	}
