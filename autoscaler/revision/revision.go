@@ -69,7 +69,8 @@ type Counts struct {
 	Memory int32
 	// Shrunk are ready pods that still ask for as little as while they slept.
 	Shrunk int32
-	// Lost are those not ready that are on nodes which are lost.
+	// Lost are those not ready on nodes that are lost, and those on silent ones that have not
+	// started.
 	Lost int32
 	// Startup is how the pods get more CPU while they start.
 	Startup Startup
@@ -118,7 +119,7 @@ type Explanation struct {
 	Keep  *keep.Decision
 	// Busy is how many pods are kept because their programs say that they are busy.
 	Busy int32
-	// Extra is how many pods more there are to be for Lost ones, which are on nodes that are lost.
+	// Extra is how many pods more there are to be for Lost ones, as Counts has them.
 	Extra, Lost int32
 }
 
@@ -297,8 +298,8 @@ func (r *Revision) replaced(d *decide.Decision, total int32, now time.Time) int3
 	return max(min(r.surplus, r.counts.Lost, beyond), 0)
 }
 
-// replacements is how many pods more than total there are to be, because some are on lost nodes and
-// were not replaced before. With rises it only rises.
+// replacements is how many pods more than total there are to be, because some are lost and were
+// not replaced before. With rises it only rises.
 func (r *Revision) replacements(total, replaced int32, rises bool) int32 {
 	extra := max(alive.Extra(total-replaced, r.counts.Lost)-replaced, 0)
 	if rises {

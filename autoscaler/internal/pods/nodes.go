@@ -8,22 +8,38 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 )
 
-// Judge takes which nodes are lost. Their pods are not ready from now on, nor asleep, whatever
-// Kubernetes says. changed is called with the revisions that have pods on a node that was not lost
-// before, or is not any more.
-func (i *Index) Judge(lost map[string]bool, changed func(loop.Key)) {
+// Judge takes which nodes are silent, and whether they are lost. Pods on lost nodes are lost, and
+// on silent ones those that have not started: nobody there starts them. A lost pod is not ready
+// from now on, nor asleep, whatever Kubernetes says. changed is called with the revisions of which
+// pods are lost that were not, or the other way round.
+func (i *Index) Judge(silent map[string]bool, changed func(loop.Key)) {
 	var keys []loop.Key
 	i.mutex.Lock()
 	for key, r := range i.revisions {
-		if slices.ContainsFunc(r.pods, func(p *small) bool { return lost[p.node] != i.lost[p.node] }) {
+		if slices.ContainsFunc(r.pods, func(p *small) bool { return p.lost(silent) != p.lost(i.silent) }) {
 			keys, r.known = append(keys, key), false
 		}
 	}
-	i.lost = maps.Clone(lost)
+	i.silent = maps.Clone(silent)
 	i.mutex.Unlock()
 	for _, key := range keys {
 		changed(key)
 	}
+}
+
+// lost reports whether a pod is lost if these nodes are silent; see Judge.
+func (p *small) lost(silent map[string]bool) bool {
+	lost, is := silent[p.node]
+	return is && p.state != other && !p.leaves && (lost || p.state == pending)
+}
+
+// isSilent reports whether a node is silent. Nothing more is heard of a pod that Kubernetes places
+// there, so that is news.
+func (i *Index) isSilent(node string) bool {
+	i.mutex.RLock()
+	defer i.mutex.RUnlock()
+	_, silent := i.silent[node]
+	return silent
 }
 
 // Where returns the node and the address of a pod, "" if they are not known.

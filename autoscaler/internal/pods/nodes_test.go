@@ -137,7 +137,8 @@ func BenchmarkNodes(b *testing.B) {
 	}
 }
 
-// Whatever Kubernetes and the pods say, nothing on a lost node is ready or asleep.
+// Whatever Kubernetes and the pods say, nothing on a lost node is ready or asleep, and nothing
+// starts on a silent one.
 func TestPodsOnLostNodesAreNotReady(t *testing.T) {
 	key := loop.Key{Namespace: "default", Name: "hello-00001"}
 	index := &Index{revisions: map[loop.Key]*group{}, starting: map[podName]*small{}}
@@ -163,13 +164,19 @@ func TestPodsOnLostNodesAreNotReady(t *testing.T) {
 	if before.Ready != 2 || before.Asleep != 1 || before.Lost != 0 {
 		t.Fatalf("%+v", before)
 	}
-	index.Judge(map[string]bool{"b": false, "c": true}, note) // silent is not lost
+	index.Judge(map[string]bool{"c": true}, note) // it has no pod
 	if got := index.Count(key); got != before || len(changed) != 0 {
 		t.Errorf("%+v, changed %v", got, changed)
 	}
+	index.Judge(map[string]bool{"b": false, "c": true}, note)
+	silent := before
+	silent.Lost = 1
+	if got := index.Count(key); got != silent || len(changed) != 1 {
+		t.Errorf("%+v, want %+v, changed %v", got, silent, changed)
+	}
 	index.Judge(map[string]bool{"b": true}, note)
 	want := revision.Counts{Ready: 1, NotReady: 5, Pending: 1, Terminating: 1, Lost: 4}
-	if got := index.Count(key); got != want || len(changed) != 1 {
+	if got := index.Count(key); got != want || len(changed) != 2 {
 		t.Errorf("%+v, want %+v, changed %v", got, want, changed)
 	}
 	if got := index.Count(key); got.Running() != before.Running() {
@@ -182,7 +189,43 @@ func TestPodsOnLostNodesAreNotReady(t *testing.T) {
 		t.Errorf("%v sleep, %v may", asleep, lapsed)
 	}
 	index.Judge(nil, note)
-	if got := index.Count(key); got != before || len(changed) != 2 {
+	if got := index.Count(key); got != before || len(changed) != 3 {
 		t.Errorf("%+v, changed %v", got, changed)
+	}
+}
+
+// Kubernetes places pods on a dead node until it notices itself. No kubelet says anything of them.
+func TestAPodThatIsPlacedOnASilentNodeIsLostAtOnce(t *testing.T) {
+	key := loop.Key{Namespace: "default", Name: "hello-00001"}
+	for _, c := range []struct {
+		node         string
+		lost, placed int32 // is counted as lost; is news when it is placed
+	}{{"silent", 1, 1}, {"lost", 1, 1}, {"well", 0, 0}} {
+		index := &Index{revisions: map[loop.Key]*group{}, starting: map[podName]*small{}}
+		news := int32(0)
+		handler := index.handler(func(loop.Key) { news++ })
+		index.Judge(map[string]bool{"silent": false, "lost": true}, func(k loop.Key) { t.Errorf("%v has no pod there", k) })
+		one := func(node string, deleted bool) any {
+			p := pod("starts", corev1.PodPending, false, deleted)
+			p.Spec.NodeName = node
+			stripped, err := strip(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return stripped
+		}
+		waits, placed, deleted := one("", false), one(c.node, false), one(c.node, true)
+		handler.OnAdd(waits, false)
+		if got := index.Count(key); news != 1 || got.Lost != 0 {
+			t.Errorf("without a node: %d times news, %+v", news, got)
+		}
+		handler.OnUpdate(waits, placed)
+		if got := index.Count(key); news != 1+c.placed || got.Lost != c.lost || got.Pending != 1 || got.NotReady != 1 {
+			t.Errorf("placed on a node that is %s: %d times news, %+v", c.node, news, got)
+		}
+		handler.OnUpdate(placed, deleted)
+		if got := index.Count(key); news != 1+2*c.placed || got.Lost != 0 || got.Pending != 1 {
+			t.Errorf("deleted on a node that is %s: %d times news, %+v", c.node, news, got)
+		}
 	}
 }

@@ -45,8 +45,8 @@ type Index struct {
 	mutex     sync.RWMutex
 	revisions map[loop.Key]*group
 
-	// lost are the nodes whose pods are lost; see Judge.
-	lost map[string]bool
+	// silent are the nodes that are silent, and whether they are lost; see Judge.
+	silent map[string]bool
 	// nodes are the pods of each node.
 	nodes map[string][]*small
 	// starting are the pods whose CPU limit may have to change; see StartingPods.
@@ -72,6 +72,7 @@ type small struct {
 	namespace, name, version, revision, ip, node string
 	started                                      time.Time
 	state                                        state
+	leaves                                       bool  // it is being deleted
 	freezes                                      bool  // the node agent may freeze its containers
 	memory                                       int32 // requested, in MiB
 	shrunk                                       string
@@ -173,7 +174,8 @@ func (i *Index) handler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs 
 			if a.revision != b.revision {
 				changed(a.key())
 			}
-			if a.revision != b.revision || a.state != b.state || a.ip != b.ip || a.shrunk != b.shrunk || a.startup.raised() != b.startup.raised() {
+			if a.revision != b.revision || a.state != b.state || a.ip != b.ip || a.shrunk != b.shrunk || a.startup.raised() != b.startup.raised() ||
+				(a.node != b.node || a.leaves != b.leaves) && i.isSilent(b.node) {
 				changed(b.key())
 			}
 		},
@@ -236,7 +238,7 @@ func strip(o any) (any, error) {
 	// Many pods share these names, and each event brought its own copy.
 	s := &small{Object: &blank, namespace: unique.Make(p.Namespace).Value(), name: p.Name, version: p.ResourceVersion,
 		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), node: unique.Make(p.Spec.NodeName).Value(), ip: p.Status.PodIP, state: stateOf(p),
-		memory: memoryOf(p), freezes: p.Annotations[standby.Containers] != "", shrunk: p.Annotations[names.AwakeRequestsAnnotation]}
+		leaves: p.DeletionTimestamp != nil, memory: memoryOf(p), freezes: p.Annotations[standby.Containers] != "", shrunk: p.Annotations[names.AwakeRequestsAnnotation]}
 	s.startup = startupOf(p, s.state)
 	if p.Status.StartTime != nil {
 		s.started = p.Status.StartTime.Time
@@ -257,7 +259,7 @@ var blank metav1.ObjectMeta
 //	Succeeded, Failed, Unknown    not counted
 //
 // A pod that is ready or lapsed counts as asleep while it says so (see Said), and as ready once it
-// says that it woke. On a lost node it is neither, and not ready (see Judge).
+// says that it woke. If it is lost, it is neither, and not ready (see Judge).
 func stateOf(p *corev1.Pod) state {
 	switch {
 	case p.Status.Phase == corev1.PodPending:
@@ -339,7 +341,7 @@ func (i *Index) find(k loop.Key, pod string) *small {
 }
 
 // Starting returns since when the slowest of a revision's pods has been starting: it has a node
-// that is not lost, and was never ready. It is zero if no pod is.
+// that is not lost, nor is it itself, and was never ready. It is zero if no pod is.
 func (i *Index) Starting(k loop.Key) (since time.Time) {
 	i.mutex.RLock()
 	defer i.mutex.RUnlock()
@@ -348,7 +350,7 @@ func (i *Index) Starting(k loop.Key) (since time.Time) {
 		return since
 	}
 	for _, p := range r.pods {
-		if (p.state == pending || p.state == notReady) && !i.lost[p.node] && !p.started.IsZero() && (since.IsZero() || p.started.Before(since)) {
+		if (p.state == pending || p.state == notReady) && !i.silent[p.node] && !p.lost(i.silent) && !p.started.IsZero() && (since.IsZero() || p.started.Before(since)) {
 			since = p.started
 		}
 	}
@@ -388,13 +390,13 @@ func (i *Index) look(k loop.Key) group {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	if !r.known {
-		r.derive(i.lost)
+		r.derive(i.silent)
 	}
 	return *r
 }
 
 // derive computes the counts and new lists. Lists that were returned before do not change.
-func (r *group) derive(lost map[string]bool) {
+func (r *group) derive(silent map[string]bool) {
 	r.known, r.counts, r.ready, r.lapsed, r.asleep = true, revision.Counts{}, nil, nil, nil
 	for _, p := range r.pods {
 		r.counts.Memory = max(r.counts.Memory, p.memory)
@@ -403,7 +405,7 @@ func (r *group) derive(lost map[string]bool) {
 			p.startup.count(&r.counts.Startup)
 		}
 		switch running := state == ready || state == lapsed; {
-		case lost[p.node] && (running || state == pending || state == notReady):
+		case p.lost(silent):
 			r.counts.Lost++
 			if state != pending {
 				state = notReady
