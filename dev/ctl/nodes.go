@@ -141,12 +141,24 @@ func (c *control) back(ctx context.Context, n kube.Node) error {
 		return err
 	}
 	for _, p := range n.Programs() {
-		if _, err := c.table.Start(ctx, p); err != nil {
+		_, err := c.table.Start(ctx, p)
+		for range backTries {
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+			time.Sleep(time.Second)
+			_, err = c.table.Start(ctx, p)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return c.nodeReady(ctx, n, 2*time.Minute)
 }
+
+// backTries is how often a program of a node that comes back is started again that ended at once:
+// containerd listens a moment before it serves a kubelet, which ends then.
+const backTries = 5
 
 // on says whether the node has power: whether a program of its own runs, or is frozen.
 func (c *control) on(n kube.Node) bool {
