@@ -34,6 +34,11 @@ const (
 	// answer, all of them are asked again: the first few may be of one tenant, whose NetworkPolicy
 	// has them answer nobody.
 	maxKnown, maxAtOnce, maxSlow = 32, 3, 16
+	// maxInquiries bounds the questions to others that are under way, each about other nodes.
+	maxInquiries = 2
+	// settle is for how long a word of silence waits for other activators' signs of life, which
+	// come at the same time.
+	settle = 200 * time.Millisecond
 	// maxOverlap bounds the questions to a node that are under way: one more each period.
 	maxOverlap = 3
 	// remembers is for how long at least it is known that a pod has answered, and for how long a
@@ -89,7 +94,9 @@ type Watcher struct {
 	// of those in doubt, turn that of the others.
 	asking        map[string]flight
 	doubted, turn string
-	others        bool // are being asked
+	// others is how many questions to them are under way, inquired the nodes that these are about.
+	others   int
+	inquired map[string]bool
 	// about is when others were asked last about a node that does not answer.
 	about map[string]time.Duration
 	// answers are the addresses that have answered since a time, before those in the minute before
@@ -145,6 +152,7 @@ func (w *Watcher) timeLocked() time.Duration {
 	if w.began.IsZero() {
 		w.began, w.asking, w.leases, w.watch.Self = w.Clock().Add(-time.Second), map[string]flight{}, map[string]lease{}, w.Self
 		w.speak, w.told, w.about = map[string]time.Duration{}, map[string]time.Duration{}, map[string]time.Duration{}
+		w.inquired = map[string]bool{}
 	}
 	return w.Clock().Sub(w.began)
 }
@@ -416,7 +424,7 @@ func (w *Watcher) doubtedLocked(now time.Duration) (nodes []string) {
 // askOthersLocked asks activators about the nodes that are not well, and those that take so long
 // for an answer that they may not give one.
 func (w *Watcher) askOthersLocked(ctx context.Context, pods map[string][]string, now time.Duration) {
-	if w.Others == nil || w.others {
+	if w.Others == nil || w.others == maxInquiries {
 		return
 	}
 	nodes := map[netip.Addr]string{}
@@ -424,6 +432,9 @@ func (w *Watcher) askOthersLocked(ctx context.Context, pods map[string][]string,
 	doubted := w.doubtedLocked(now)
 	most := min(max(wire.MaxReach/max(len(doubted), 1), maxAtOnce), maxKnown)
 	for _, node := range doubted {
+		if w.inquired[node] {
+			continue
+		}
 		chosen, _ := w.chooseLocked(pods[node], most)
 		for _, ip := range chosen {
 			if address, err := netip.ParseAddr(ip); err == nil && len(all) < wire.MaxReach {
@@ -435,13 +446,26 @@ func (w *Watcher) askOthersLocked(ctx context.Context, pods map[string][]string,
 	if len(all) == 0 {
 		return
 	}
-	w.others = true
+	w.others++
+	for _, node := range nodes {
+		w.inquired[node] = true
+	}
 	epoch := w.epoch
 	go func() {
-		w.Others(ctx, all, func(a wire.ReachAnswer) { w.answered(&a, nodes, now, epoch) })
+		w.Others(ctx, all, func(a wire.ReachAnswer) {
+			w.speaks(&a, nodes)
+			select {
+			case <-ctx.Done():
+			case <-time.After(settle):
+				w.isSilent(&a, nodes, now, epoch)
+			}
+		})
 		w.mutex.Lock()
 		defer w.mutex.Unlock()
-		w.others = false
+		w.others--
+		for _, node := range nodes {
+			delete(w.inquired, node)
+		}
 	}()
 }
 
@@ -453,19 +477,29 @@ func (w *Watcher) spokeLocked(node string, now time.Duration) {
 	w.watch.Spoke(node, now)
 }
 
-// answered takes an activator's answer. A node where one of its pods answered is alive.
-func (w *Watcher) answered(a *wire.ReachAnswer, nodes map[netip.Addr]string, asked time.Duration, epoch int) {
+// speaks takes the signs of life in an activator's answer.
+func (w *Watcher) speaks(a *wire.ReachAnswer, nodes map[netip.Addr]string) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	now := w.timeLocked()
 	w.spokeLocked(a.Node, now)
+	for _, pod := range a.Life {
+		w.watch.Spoke(nodes[pod], now)
+	}
+}
+
+// isSilent takes at which pods nobody answered an activator. A node where one of its pods did, or
+// that has answered anybody since, is alive.
+func (w *Watcher) isSilent(a *wire.ReachAnswer, nodes map[netip.Addr]string, asked time.Duration, epoch int) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	now := w.timeLocked()
 	lives := map[string]bool{}
 	for _, pod := range a.Life {
 		lives[nodes[pod]] = true
-		w.watch.Spoke(nodes[pod], now)
 	}
 	for _, pod := range a.Silent {
-		if node := nodes[pod]; !lives[node] && epoch == w.epoch && now-asked <= late {
+		if node := nodes[pod]; !lives[node] && epoch == w.epoch && now-asked <= late+settle {
 			w.unansweredLocked(node, pod.String(), a.Node, asked, now)
 		}
 	}
