@@ -273,7 +273,8 @@ func Split(received time.Time, birth backends.Birth, told wire.Birth, end time.T
 	if !birth.Started.IsZero() && !birth.Answered.IsZero() {
 		started, answered = birth.Started, birth.Answered
 		if told.Started.After(started) {
-			// The sidecar runs first; another container's image may have been pulled after that.
+			// In a pod of an earlier release the sidecar runs first; another container's image may
+			// have been pulled after that.
 			started = told.Started
 		}
 	}

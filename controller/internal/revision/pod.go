@@ -45,10 +45,9 @@ const (
 	podInfoFile   = "annotations"
 )
 
-// makePodSpec is the pod of a revision: queue-proxy first, then the user's containers. The kubelet
-// starts containers one after another in this order; queue-proxy is up in milliseconds and must be
-// there when the user's process begins to answer, or a request waits for the making of a second
-// container (decision 0006).
+// makePodSpec is the pod of a revision: the user's containers, then queue-proxy. The kubelet starts
+// containers one after another in this order. A program takes longer to start than queue-proxy, so
+// it begins first (decision 0006).
 func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSpec, error) {
 	pod := *rev.Spec.PodSpec.DeepCopy()
 	user := rev.Spec.ServingContainer()
@@ -100,7 +99,7 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 	pod.Volumes = append(pod.Volumes, makeVolumes(m, in)...)
 	addKey(rev, &pod, sidecar, told)
 	setTold(sidecar, told)
-	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
+	pod.Containers = append(pod.Containers, *sidecar)
 	schedule(rev, &pod, in.Settings.Deployment)
 	return pod, nil
 }

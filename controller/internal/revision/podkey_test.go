@@ -131,7 +131,7 @@ func TestNoKeyIsInAnEnvironmentThatIsCopied(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, e := range d.Spec.Template.Spec.Containers[0].Env {
+		for _, e := range proxyOf(t, d).Env {
 			if strings.HasPrefix(e.Name, "EBB_KEY") {
 				got = append(got, e.Name)
 			}

@@ -94,7 +94,7 @@ func podOfProbes(t *testing.T, probe corev1.Probe, flag rules.Flag, standby stri
 		t.Fatal(err)
 	}
 	environment := map[string]string{wire.EnvPod: "pod", wire.EnvPodIP: "10.0.0.1"}
-	for _, e := range d.Spec.Template.Spec.Containers[0].Env {
+	for _, e := range proxyOf(t, d).Env {
 		if e.ValueFrom == nil {
 			environment[e.Name] = e.Value
 		}
@@ -103,7 +103,7 @@ func podOfProbes(t *testing.T, probe corev1.Probe, flag rules.Flag, standby stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.Spec.Template.Spec.Containers[1], told
+	return d.Spec.Template.Spec.Containers[0], told
 }
 
 func askedPort(h corev1.ProbeHandler) int {

@@ -2,6 +2,7 @@ package revision
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -71,6 +72,63 @@ func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 			}
 		})
 	}
+}
+
+// proxyOf is the container queue-proxy of a Deployment.
+func proxyOf(t *testing.T, d *appsv1.Deployment) *corev1.Container {
+	t.Helper()
+	all := d.Spec.Template.Spec.Containers
+	i := slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == names.QueueProxyContainer })
+	if i < 0 {
+		t.Fatalf("Deployment %s has no container %s", d.Name, names.QueueProxyContainer)
+	}
+	return &all[i]
+}
+
+// Earlier releases listed queue-proxy first. Their Deployments keep that order until they have no
+// pods.
+func TestAnotherOrderOfContainersRestartsNoPod(t *testing.T) {
+	rev, in := readCase(t, "testdata/containers-volumes-exec.in.yaml")
+	want, err := MakeDeployment(rev, 3, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := containerNames(want)
+	earlier := want.DeepCopy()
+	all := earlier.Spec.Template.Spec.Containers
+	earlier.Spec.Template.Spec.Containers = slices.Insert(slices.Clone(all[:len(all)-1]), 0, all[len(all)-1])
+	earlier.Labels[names.DeploymentHashLabel] = "another"
+	before := containerNames(earlier)
+	if n := len(rev.Spec.Containers); now[n] != names.QueueProxyContainer || before[0] != names.QueueProxyContainer {
+		t.Fatalf("containers %v now, and %v before", now, before)
+	}
+	for _, c := range []struct {
+		why           string
+		ordered, runs int32
+		want          []string
+	}{
+		{"pods run", 3, 3, before},
+		{"the first pod is on its way", 1, 0, before},
+		{"the last pod is leaving", 0, 1, before},
+		{"at zero", 0, 0, now},
+	} {
+		have := earlier.DeepCopy()
+		have.Spec.Replicas, have.Status.Replicas = &c.ordered, c.runs
+		mergeDeployment(have, want)
+		if got := containerNames(have); !slices.Equal(got, c.want) {
+			t.Errorf("%s: containers %v, want %v", c.why, got, c.want)
+		}
+		if *have.Spec.Replicas != c.ordered {
+			t.Errorf("%s: %d replicas, want %d", c.why, *have.Spec.Replicas, c.ordered)
+		}
+	}
+}
+
+func containerNames(d *appsv1.Deployment) (all []string) {
+	for _, c := range d.Spec.Template.Spec.Containers {
+		all = append(all, c.Name)
+	}
+	return all
 }
 
 func TestTheHashOfTheRevisionDoesNotKnowTheSettings(t *testing.T) {
@@ -181,7 +239,7 @@ func TestTheAgentOfKServeFindsItsEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	values := map[string]string{}
-	for _, e := range d.Spec.Template.Spec.Containers[0].Env {
+	for _, e := range proxyOf(t, d).Env {
 		values[e.Name] = e.Value
 	}
 	for _, name := range []string{"CONTAINER_CONCURRENCY", "QUEUE_SERVING_PORT", "USER_PORT", "REVISION_TIMEOUT_SECONDS", "SERVING_LOGGING_LEVEL"} {

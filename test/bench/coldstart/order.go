@@ -36,21 +36,21 @@ type starter struct {
 }
 
 // orders measures n cold starts of each program with each order, in turns. Ebb makes all pods with
-// queue-proxy first, and an admission policy moves it to the end of those that are to have it last,
-// so that nothing else differs.
+// queue-proxy last, and an admission policy moves it to the front of those that are to have it
+// first, so that nothing else differs.
 func orders(ctx context.Context, c *cluster.Cluster, namespace string, n int, out *result.Printer) (err error) {
 	var starters []*starter
-	var last []string
+	var moved []string
 	for _, p := range programs {
 		for _, order := range []string{proxyFirst, userFirst} {
 			s := &starter{program: p.name, order: order, name: p.name + "-" + order}
-			if order == userFirst {
-				last = append(last, s.name)
+			if order == proxyFirst {
+				moved = append(moved, s.name)
 			}
 			starters = append(starters, s)
 		}
 	}
-	undo, err := putLast(ctx, c, namespace, last)
+	undo, err := putFirst(ctx, c, namespace, moved)
 	defer func() {
 		if gone := undo.Run(); err == nil {
 			err = gone
@@ -107,18 +107,18 @@ func (s *starter) start(ctx context.Context, c *cluster.Cluster, namespace strin
 	return took, nil
 }
 
-// putLast moves queue-proxy to the end of the pods of these services, and waits until that is in
-// force. undo is to be run after an error, too.
-func putLast(ctx context.Context, c *cluster.Cluster, namespace string, services []string) (undo cluster.Undo, err error) {
+// putFirst moves queue-proxy to the front of the pods of these services, which have one other
+// container, and waits until that is in force. undo is to be run after an error, too.
+func putFirst(ctx context.Context, c *cluster.Cluster, namespace string, services []string) (undo cluster.Undo, err error) {
 	name := namespace + ".bench.ebb.dev"
 	policies, bindings := c.Kube.AdmissionregistrationV1().MutatingAdmissionPolicies(), c.Kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings()
 	_, err = policies.Create(ctx, &admissionv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionv1.MutatingAdmissionPolicySpec{
 		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
 			Operations: []admissionv1.OperationType{admissionv1.Create},
 			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}}}},
-		MatchConditions: []admissionv1.MatchCondition{{Name: "queue-proxy-is-first", Expression: "object.spec.containers[0].name == 'queue-proxy'"}},
+		MatchConditions: []admissionv1.MatchCondition{{Name: "queue-proxy-is-last", Expression: "object.spec.containers[1].name == 'queue-proxy'"}},
 		Mutations: []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeJSONPatch, JSONPatch: &admissionv1.JSONPatch{
-			Expression: `[JSONPatch{op: "move", from: "/spec/containers/0", path: "/spec/containers/-"}]`}}},
+			Expression: `[JSONPatch{op: "move", from: "/spec/containers/1", path: "/spec/containers/0"}]`}}},
 		FailurePolicy:      new(admissionv1.Fail),
 		ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
 	}}, metav1.CreateOptions{})
@@ -137,7 +137,7 @@ func putLast(ctx context.Context, c *cluster.Cluster, namespace string, services
 	}
 	undo = append(undo, func(ctx context.Context) error { return bindings.Delete(ctx, name, metav1.DeleteOptions{}) })
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "in-which-order", Labels: map[string]string{serviceLabel: services[0]}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "queue-proxy", Image: "none"}, {Name: "user-container", Image: "none"}}}}
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "user-container", Image: "none"}, {Name: "queue-proxy", Image: "none"}}}}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	err = cluster.Until(ctx, func() (bool, string, error) {
@@ -145,7 +145,7 @@ func putLast(ctx context.Context, c *cluster.Cluster, namespace string, services
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		return made.Spec.Containers[0].Name != "queue-proxy", "queue-proxy is first", nil
+		return made.Spec.Containers[0].Name == "queue-proxy", "queue-proxy is last", nil
 	})
 	if err != nil {
 		return undo, fmt.Errorf("wait for the policy that moves queue-proxy: %w", err)
