@@ -189,11 +189,11 @@ type Revision struct {
 	// busy is how many pods have a busy program, busyAt when one was seen last.
 	busy   held
 	busyAt time.Time
-	// awake is how many pods were to be awake last, looked when pods were last asked whether they
-	// sleep.
-	awake  held
-	asks   bool // for a share of the memory of pods asleep
-	looked time.Time
+	// awake is how many pods were to be awake last, short since when fewer have been, and looked
+	// when pods were last asked whether they sleep.
+	awake         held
+	asks          bool // for a share of the memory of pods asleep
+	short, looked time.Time
 	// least is the smallest scale, as the schedule says, extra what replacements said last. Until
 	// extraUntil it does not fall.
 	least, extra int32

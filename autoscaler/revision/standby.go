@@ -61,6 +61,11 @@ type PodOrders struct {
 // lookPeriod is the time between two looks at the pods that sleep. A pod that wakes says so itself.
 const lookPeriod = 30 * time.Second
 
+// wakeAfter is how long too few pods have been awake before some are told to wake. A request wakes
+// its pod itself, and the pod says so standby.SettleTime after that; the request may be known
+// before. A compressed pod wakes within 50 ms in 99 of 100 cases.
+const wakeAfter = 100 * time.Millisecond
+
 // held is a number that rises at once, and falls after it has been higher than needed for a while,
 // to the most that was needed in that time.
 type held struct {
@@ -204,12 +209,15 @@ func (r *Revision) orders(e *Explanation, replicas int32, now time.Time) PodOrde
 		awake += e.Keep.Ahead
 	}
 	o := PodOrders{Grow: c.Shrunk > 0}
+	if c.Ready >= awake {
+		r.short = time.Time{}
+	}
 	switch {
 	case s == nil: // standby may have been switched off
 		o.Wake = c.Asleep
 	case !e.Step.Apply:
 	case c.Ready < awake:
-		o.Wake = min(awake-c.Ready, c.Asleep)
+		o.Wake = r.missing(min(awake-c.Ready, c.Asleep), now)
 	case r.config.Zero.Unreachable: // they go once the scale falls
 	default: // the pods that go are not put to sleep first
 		o.Sleep = max(min(c.Ready-awake, replicas-awake-c.Asleep), 0)
@@ -227,6 +235,22 @@ func (r *Revision) orders(e *Explanation, replicas int32, now time.Time) PodOrde
 		r.looked, o.Look = now, true
 	}
 	return o
+}
+
+// missing is how many of n pods that are missing are to be told to wake: all of them, once some
+// have been missing for wakeAfter.
+func (r *Revision) missing(n int32, now time.Time) int32 {
+	if n == 0 {
+		return 0
+	}
+	if r.short.IsZero() {
+		r.short = now
+	}
+	if at := r.short.Add(wakeAfter); now.Before(at) {
+		r.lookAgain(at)
+		return 0
+	}
+	return n
 }
 
 // needed is how many pods the load of the last seconds takes, if want are wanted.

@@ -162,6 +162,61 @@ func TestScalingUpWakesPodsBeforeItAsksForNewOnes(t *testing.T) {
 	}
 }
 
+// A request that came through an activator wakes its pod, which says so a little later. Its load is
+// known before. No other pod is to wake for it, and those that are missing after that are.
+func TestAPodThatARequestWakesIsWaitedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		load  float64
+		tells int32 // pods that woke for requests
+		woken int32 // pods that are told to wake
+	}{
+		"one request, its pod tells":            {load: 1, tells: 1},
+		"one request, no pod tells":             {load: 1, woken: 1},
+		"requests for two pods, both tell":      {load: 14, tells: 2},
+		"requests for two pods, one tells":      {load: 14, tells: 1, woken: 1},
+		"requests for three pods, nobody tells": {load: 25, woken: 3},
+		"requests for more pods than there are": {load: 95, tells: 1, woken: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVillage(t, func(c *Config) {
+				c.Standby.Always, c.Standby.MaxPods, c.Standby.MaxTime, c.Zero.Max = true, 3, time.Hour, 3
+			})
+			v.load = 25
+			v.run(time.Minute)
+			v.load = 0
+			v.run(2 * time.Minute)
+			v.want("idle", 0, 3)
+			woken, begin := v.woken, v.now
+			report := Sample{Reporter: "activator"}
+			report.Report.Concurrency = c.load
+			for ; v.now.Before(begin.Add(wakeAfter)); v.now = v.now.Add(10 * time.Millisecond) {
+				if v.now.Equal(begin.Add(30 * time.Millisecond)) {
+					v.counts.Ready, v.counts.Asleep = v.counts.Ready+c.tells, v.counts.Asleep-c.tells
+					v.SetCounts(v.counts)
+				}
+				v.Record(report, v.now)
+				v.obey(v.Decide(v.now, true, v.budget))
+				if v.woken > woken {
+					t.Fatalf("%d are told to wake after %s", v.woken-woken, v.now.Sub(begin))
+				}
+				v.Rest(v.now)
+			}
+			if due := v.Due().Sub(begin); c.woken > 0 && due > wakeAfter {
+				t.Errorf("looks again after %s", due)
+			}
+			for at := later(v.Due(), v.now); at.Before(begin.Add(2 * wakeAfter)); at = later(v.Due(), at) {
+				if _, decide := v.Ring(at, at); decide {
+					v.obey(v.Decide(at, false, v.budget))
+				}
+				v.Rest(at)
+			}
+			if got := v.woken - woken; got != c.woken {
+				t.Errorf("%d are told to wake, want %d (%+v; %s)", got, c.woken, v.counts, v.last.Reason())
+			}
+		})
+	}
+}
+
 func TestStandbyThatIsSwitchedOffWakesThePods(t *testing.T) {
 	v := newVillage(t, nil)
 	v.load = 1
