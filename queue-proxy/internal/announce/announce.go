@@ -69,7 +69,7 @@ func (a *Announcer) init() {
 func (a *Announcer) Enabled() bool { return a.Activators != "" && a.Base.Address.IsValid() }
 
 // Say tells every activator whether the pod is ready, and tries again for a bounded time. A newer
-// word ends an older one's attempts.
+// word ends an older one's attempts after the one under way, and the end of ctx ends them at once.
 func (a *Announcer) Say(ctx context.Context, ready bool, userReady time.Time) {
 	word := a.Base
 	word.Ready, word.UserReady = ready, userReady
@@ -105,7 +105,9 @@ func (a *Announcer) say(ctx context.Context, word wire.Announcement) {
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			a.Logf("announce ready=%v asleep=%q: %v", word.Ready, word.Asleep, err)
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) { // else the word is overtaken, or the process ends
+				a.Logf("announce ready=%v asleep=%q: %v", word.Ready, word.Asleep, err)
+			}
 			return
 		case <-t.C:
 		}

@@ -163,6 +163,29 @@ func TestARequestWakesAPodThatSleeps(t *testing.T) {
 	}
 }
 
+// One activator that does not answer keeps no word from the others.
+func TestAnActivatorThatHangsHoldsUpNoWordToOthers(t *testing.T) {
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(hangs.Close)
+	r, _, heard := standbyRig(t, func(c *wire.Sidecar) { c.Activators += "," + hangs.Listener.Addr().String() })
+	begin := time.Now()
+	fallAsleep(t, r, "frozen", heard)
+	if status, _, _ := r.get("/"); status != 200 {
+		t.Errorf("got %d", status)
+	}
+	for a := range heard {
+		if a.Ready && a.Asleep == "" {
+			break
+		}
+	}
+	if took := time.Since(begin); took > 12*time.Second {
+		t.Errorf("the other activator heard that the pod woke after %s; it rested for %s", took, restQuiet)
+	}
+}
+
 // The program hears of the sleep before it is frozen, and of the wake before the next request. What
 // the metrics count is what it heard.
 func TestAProgramWithHooksIsCalled(t *testing.T) {

@@ -41,8 +41,8 @@ const (
 // Options are what a Sleeper is made of.
 type Options struct {
 	Gate Gate
-	// Announce tells the activators. It is called with one word at a time; a word that was
-	// overtaken is left out.
+	// Announce tells the activators. It is called with one word at a time. When a word is
+	// overtaken, its context ends, and Announce returns soon.
 	Announce func(ctx context.Context, w Word)
 	// Probe asks the user container once whether it answers.
 	Probe func(ctx context.Context) error
@@ -368,13 +368,22 @@ func (s *Sleeper) sayLocked(w Word) {
 	s.words <- w
 }
 
+// speak announces one word at a time. A newer one ends the attempts of the one before, which go on
+// for seconds if an activator cannot be reached.
 func (s *Sleeper) speak() {
+	var speaking sync.WaitGroup
+	stop := func() {}
+	defer func() { stop() }()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case w := <-s.words:
-			s.o.Announce(s.ctx, w)
+			stop()
+			speaking.Wait()
+			ctx, cancel := context.WithCancel(s.ctx)
+			stop = cancel
+			speaking.Go(func() { s.o.Announce(ctx, w) })
 		}
 	}
 }

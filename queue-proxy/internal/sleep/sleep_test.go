@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -404,6 +405,34 @@ func TestAWakeIsAnnouncedAfterItsAnswer(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		r.is(standby.Asleep)
 		r.heard(Gone, Asleep)
+	})
+}
+
+// An activator that cannot be reached is told again and again for seconds. What the others are to
+// know does not wait for that.
+func TestANewerWordEndsTheOneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var speaking atomic.Int32
+		r := newRigWith(t, func(_ *rig, o *Options) {
+			announce := o.Announce
+			o.Announce = func(ctx context.Context, w Word) {
+				if speaking.Add(1) > 1 {
+					t.Error("two words are announced at once, so the older one may come last")
+				}
+				defer speaking.Add(-1)
+				announce(ctx, w)
+				<-ctx.Done()
+			}
+		})
+		r.sleep(standby.Frozen)
+		r.heard(Gone)
+		time.Sleep(2 * time.Second)
+		r.heard(Asleep)
+		if !r.request(t.Context(), false, 0) {
+			t.Error("the request was refused")
+		}
+		time.Sleep(standby.SettleTime + time.Millisecond)
+		r.heard(Awake)
 	})
 }
 
