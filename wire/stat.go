@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"ebb.dev/ebb/wire/protobuf"
 )
@@ -13,6 +14,9 @@ const MaxStatBytes = 336 + 10*MaxTold
 
 // MaxAnswerBytes bounds a Stat with Judged, which has at most 144 bytes, and 106 for its senders.
 const MaxAnswerBytes = MaxStatBytes + 144 + 106
+
+// MaxFreezeFailure bounds what a Stat says of a freeze that failed.
+const MaxFreezeFailure = 80
 
 // Bounds of a POST to PathStats. An activator reports many revisions at once, a pod its own only.
 const (
@@ -54,6 +58,9 @@ type Stat struct {
 	Asleep uint8
 	// Busy says why the pod is not to sleep or to be deleted now.
 	Busy Busy
+	// FreezeFailure says why the pod sleeps warm although it was to be frozen, "" if that did not
+	// fail. It is printable ASCII of at most MaxFreezeFailure bytes.
+	FreezeFailure string
 	// Ended are the requests that ended in the period, nil if none did. Only regular reports have
 	// it.
 	Ended *Outcomes
@@ -101,6 +108,7 @@ const (
 	statJudged                   = 24
 	statBusy                     = 25
 	statSenders                  = 26
+	statFreezeFailure            = 27
 	statTold                     = 32 // and up, one for each of MaxTold
 
 	messageNamespace = 1
@@ -127,6 +135,7 @@ func (s Stat) Append(data []byte) []byte {
 	}
 	data = protobuf.AppendUint(data, statAsleep, uint64(s.Asleep&0x7f))
 	data = protobuf.AppendUint(data, statBusy, uint64(min(s.Busy, BusyBalked)))
+	data = protobuf.AppendString(data, statFreezeFailure, printable(s.FreezeFailure, MaxFreezeFailure))
 	if s.Ended != nil {
 		data = s.Ended.append(data)
 	}
@@ -135,6 +144,18 @@ func (s Stat) Append(data []byte) []byte {
 		data = s.Judged.Append(data)
 	}
 	return data
+}
+
+// printable is a text as a person may read it: with ? in place of all that is not printable ASCII,
+// and at most so long.
+func printable(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, text)
+	return text[:min(len(text), most)]
 }
 
 // DecodeStat decodes one Stat. A Stat of the given pod shares the text of its name. Unknown fields
@@ -178,6 +199,10 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 		case statBusy:
 			n, err := value.Uint()
 			s.Busy = Busy(min(n, uint64(BusyBalked)))
+			return err
+		case statFreezeFailure:
+			err := value.String(&s.FreezeFailure, "")
+			s.FreezeFailure = printable(s.FreezeFailure, MaxFreezeFailure)
 			return err
 		case statStatuses, statLatency, statRefused:
 			if s.Ended == nil {

@@ -20,7 +20,7 @@ func TestAStatSurvivesItsEncoding(t *testing.T) {
 				told.Values[place] = []float64{0, a, b, c}[place]
 			}
 		}
-		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, Busy(asleep % 3), nil, told, nil}
+		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, Busy(asleep % 3), printable(pod, MaxFreezeFailure), nil, told, nil}
 		out, err := DecodeStat("", in.Append(nil))
 		return err == nil && out == in
 	}
@@ -70,7 +70,7 @@ func TestUnknownFieldsOfAStatAreSkipped(t *testing.T) {
 }
 
 func TestAFullStatFitsTheScrapeLimit(t *testing.T) {
-	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, BusyBalked, nil, Told{1<<MaxTold - 1, [MaxTold]float64{1.1, 0, 1.1, 1.1}}, nil}
+	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, BusyBalked, "", nil, Told{1<<MaxTold - 1, [MaxTold]float64{1.1, 0, 1.1, 1.1}}, nil}
 	if n := len(stat.Append(nil)); n > MaxStatBytes+80 {
 		t.Fatalf("a stat with the longest pod name takes %d bytes", n)
 	}
@@ -84,6 +84,30 @@ func TestAFullStatFitsTheScrapeLimit(t *testing.T) {
 	}
 	if n := len(stat.Append(nil)); n > MaxStatBytes {
 		t.Fatalf("a stat with a pod name of 63 characters takes %d bytes, more than %d", n, MaxStatBytes)
+	}
+	// Whoever fills the room of a freeze that failed has none for how requests ended.
+	stat.Ended, stat.FreezeFailure = nil, strings.Repeat("f", MaxFreezeFailure)
+	if n := len(stat.Append(nil)); n > MaxStatBytes {
+		t.Fatalf("a stat that says why a freeze failed takes %d bytes, more than %d", n, MaxStatBytes)
+	}
+}
+
+// The text reaches a status that people read, and comes from a pod.
+func TestTheTextOfAFreezeThatFailedIsBounded(t *testing.T) {
+	for said, want := range map[string]string{
+		"":                             "",
+		"the node agent was busy":      "the node agent was busy",
+		"a\n\x1b[31mred\u00fc\xff":     "a??[31mred??",
+		strings.Repeat("long ", 1<<10): strings.Repeat("long ", 16),
+	} {
+		stat, err := DecodeStat("", Stat{PodName: "p", FreezeFailure: said}.Append(nil))
+		if err != nil || stat.FreezeFailure != want {
+			t.Errorf("%.40q arrives as %q, want %q (%v)", said, stat.FreezeFailure, want, err)
+		}
+		data := protowire.AppendTag(nil, statFreezeFailure, protowire.BytesType)
+		if stat, err = DecodeStat("", protowire.AppendString(data, said)); err != nil || stat.FreezeFailure != want {
+			t.Errorf("%.40q of a pod that does not cut it arrives as %q, want %q (%v)", said, stat.FreezeFailure, want, err)
+		}
 	}
 }
 

@@ -184,8 +184,8 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		p.publisher.Set(slices.Sorted(maps.Keys(silent)))
 	}
 	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: o.ip}
-	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Regular: p.records.Reported, Said: func(key loop.Key, pod string, depth uint8) {
-		if p.index.Said(key, pod, depth) {
+	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Regular: p.records.Reported, Said: func(key loop.Key, stat *wire.Stat) {
+		if p.index.Said(key, stat.PodName, stat.Asleep, stat.FreezeFailure) {
 			p.engine.Changed(key)
 		}
 	}}

@@ -85,7 +85,8 @@ func (r *Revision) Rest(now time.Time) {
 // there are no reports.
 func (r *Revision) asleep(now time.Time) bool {
 	others := r.counts
-	others.Asleep, others.Deep, others.Alone, others.Memory, others.Startup = 0, [Levels]int32{}, 0, 0, Startup{}
+	others.Asleep, others.Deep, others.Memory, others.Startup = 0, [Levels]int32{}, 0, Startup{}
+	others.Alone, others.Unfrozen, others.FreezeFailure = 0, 0, ""
 	return r.ordered == r.counts.Asleep && others == (Counts{}) && r.zero.Active == zero.No && r.formula.Desired <= 0 && r.series.Quiet(now)
 }
 

@@ -63,8 +63,10 @@ type Counts struct {
 	// Asleep pods are none of the others. Deep counts them by level.
 	Asleep int32
 	Deep   [Levels]int32
-	// Alone are asleep pods that could be frozen, but have no node agent.
-	Alone int32
+	// Alone are asleep pods that could be frozen, but have no node agent. Unfrozen are those whose
+	// freeze failed; FreezeFailure says why one of them did.
+	Alone, Unfrozen int32
+	FreezeFailure   string
 	// Memory is what a pod asks for in MiB, 0 if it asks for none.
 	Memory int32
 	// Shrunk are ready pods that still ask for as little as while they slept.
@@ -99,12 +101,13 @@ type Status struct {
 	Populated    bool
 	// Actual counts the ready pods. Asleep ones are not ready.
 	Desired, Actual, Asleep int32
-	// Deep and Alone say how those asleep sleep, as Counts has it.
-	Deep       [Levels]int32
-	Alone      int32
-	Startup    Startup
-	Proxied    bool
-	Activators int32
+	// Deep, Alone, Unfrozen and FreezeFailure say how those asleep sleep, as Counts has it.
+	Deep            [Levels]int32
+	Alone, Unfrozen int32
+	FreezeFailure   string
+	Startup         Startup
+	Proxied         bool
+	Activators      int32
 	// Learned is the result of the last finished lesson, empty before there was one.
 	Learned decide.Learned
 }
@@ -396,7 +399,8 @@ func (r *Revision) drifted(now time.Time) bool {
 
 func (r *Revision) status(step zero.Step) Status {
 	s := Status{Generation: r.config.Generation, Active: r.zero.Active, ActiveReason: r.zero.ActiveReason,
-		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready, Asleep: r.counts.Asleep, Deep: r.counts.Deep, Alone: r.counts.Alone, Startup: r.counts.Startup,
+		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready, Asleep: r.counts.Asleep, Deep: r.counts.Deep, Alone: r.counts.Alone,
+		Unfrozen: r.counts.Unfrozen, FreezeFailure: r.counts.FreezeFailure, Startup: r.counts.Startup,
 		Proxied: r.zero.Proxied, Activators: decide.Activators(r.config.Formula, r.counts.Ready), Learned: r.learned}
 	if s.Desired == zero.Unknown {
 		// Keep the last known value.

@@ -607,6 +607,8 @@ func TestTheStatusSaysHowPodsSleep(t *testing.T) {
 		"2 compressed, 1 frozen":            {Asleep: 3, Deep: [revision.Levels]int32{0, 1, 2}},
 		"1 warm, 2 warm without node agent": {Asleep: 3, Deep: [revision.Levels]int32{3}, Alone: 2},
 		"1 warm without node agent":         {Asleep: 1, Deep: [revision.Levels]int32{1}, Alone: 1},
+		"1 frozen, 1 warm, 1 warm without node agent, 2 warm because the freeze failed (too late)": {
+			Asleep: 5, Deep: [revision.Levels]int32{4, 1}, Alone: 1, Unfrozen: 2, FreezeFailure: "too late"},
 	} {
 		pa := &v1alpha1.PodAutoscaler{}
 		s, _ := nextStatus(pa, loop.Order{Outcome: revision.Outcome{Status: status}})

@@ -107,7 +107,7 @@ func asleep(want revision.Status) string {
 	for level := len(want.Deep) - 1; level >= 0; level-- {
 		n := want.Deep[level]
 		if level == int(standby.Warm) {
-			n -= want.Alone
+			n -= want.Alone + want.Unfrozen
 		}
 		if n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, standby.Level(level)))
@@ -115,6 +115,9 @@ func asleep(want revision.Status) string {
 	}
 	if want.Alone > 0 {
 		parts = append(parts, fmt.Sprintf("%d warm without node agent", want.Alone))
+	}
+	if want.Unfrozen > 0 {
+		parts = append(parts, fmt.Sprintf("%d warm because the freeze failed (%s)", want.Unfrozen, want.FreezeFailure))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "0")
 }

@@ -64,8 +64,8 @@ type Server struct {
 	Reporter Reporter
 	Owners   Owners
 	Clock    func() time.Time
-	// Said, if set, receives what a pod says of its sleep, as wire.Stat has it.
-	Said func(key loop.Key, pod string, depth uint8)
+	// Said, if set, receives what a pod says of its sleep.
+	Said func(key loop.Key, stat *wire.Stat)
 	// Regular, if set, receives the regular reports of activators on own revisions.
 	Regular func(key loop.Key, stat *wire.Stat)
 	// Client forwards; nil stands for one with forwardTimeout.
@@ -207,7 +207,7 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 		key := loop.Key{Namespace: m.Namespace, Name: m.Revision}
 		if s.Owners == nil || s.Owners.Owns(key) {
 			if onePod && s.Said != nil {
-				s.Said(key, m.Stat.PodName, m.Stat.Asleep)
+				s.Said(key, &m.Stat)
 			}
 			if !onePod && !m.Stat.OutOfTurn && s.Regular != nil {
 				s.Regular(key, &m.Stat)

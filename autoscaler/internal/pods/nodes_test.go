@@ -157,7 +157,7 @@ func TestPodsOnLostNodesAreNotReady(t *testing.T) {
 	add(pod("starts-there", corev1.PodPending, false, false), "b")
 	add(pod("ends-there", corev1.PodRunning, true, true), "b")
 	add(pod("evicted-there", corev1.PodFailed, false, false), "b")
-	index.Said(key, "asleep-there", 1)
+	index.Said(key, "asleep-there", 1, "")
 	var changed []loop.Key
 	note := func(k loop.Key) { changed = append(changed, k) }
 	before := index.Count(key)

@@ -82,19 +82,22 @@ type small struct {
 }
 
 // said is what a pod said of its sleep: asleep at depth, or awake again. The kubelet takes some
-// time to notice either. alone means that it could be frozen, but has no node agent.
+// time to notice either. failure says why it was not frozen, and alone means that it could be, but
+// has no node agent.
 type said struct {
 	depth       uint8
 	woke, alone bool
 	since       time.Time
+	failure     string
 }
 
 // freezeTime is how long a pod has to be frozen once it sleeps.
 const freezeTime = 10 * time.Second
 
-// unfrozen reports whether a pod said that it sleeps no deeper than warm, for too long.
-func (p *small) unfrozen(depth uint8) bool {
-	return depth == 1+uint8(standby.Warm) && p.freezes && p.said.depth == depth && time.Since(p.said.since) >= freezeTime
+// isAlone reports whether a pod said for too long that it sleeps no deeper than warm, without a
+// freeze that failed.
+func (p *small) isAlone(depth uint8, failure string) bool {
+	return depth == 1+uint8(standby.Warm) && failure == "" && p.freezes && p.said.depth == depth && time.Since(p.said.since) >= freezeTime
 }
 
 // noticed is how long the kubelet has to notice that a pod woke. After that the pod is what the
@@ -303,12 +306,15 @@ func (i *Index) Ready(k loop.Key) []Pod {
 	return i.look(k).ready
 }
 
-// Said records what a pod says of its sleep: depth as wire.Stat has it. It reports whether that is
-// news.
-func (i *Index) Said(k loop.Key, pod string, depth uint8) bool {
+// Said records what a pod says of its sleep: depth and failure as wire.Stat has them. It reports
+// whether that is news.
+func (i *Index) Said(k loop.Key, pod string, depth uint8, failure string) bool {
+	if depth != 1+uint8(standby.Warm) {
+		failure = ""
+	}
 	i.mutex.RLock()
 	p := i.find(k, pod)
-	news := p != nil && (p.said.depth != depth || p.unfrozen(depth) != p.said.alone)
+	news := p != nil && (p.said.depth != depth || p.said.failure != failure || p.isAlone(depth, failure) != p.said.alone)
 	i.mutex.RUnlock()
 	if !news {
 		return false
@@ -318,11 +324,11 @@ func (i *Index) Said(k loop.Key, pod string, depth uint8) bool {
 	if p = i.find(k, pod); p == nil {
 		return false
 	}
-	since, alone := p.said.since, p.unfrozen(depth)
+	since, alone := p.said.since, p.isAlone(depth, failure)
 	if p.said.depth == 0 || depth == 0 {
 		since = time.Now()
 	}
-	p.said = said{depth: depth, woke: depth == 0 && p.state != ready, alone: alone, since: since}
+	p.said = said{depth: depth, woke: depth == 0 && p.state != ready, alone: alone, since: since, failure: failure}
 	i.revisions[k].known = false
 	return true
 }
@@ -413,8 +419,14 @@ func (r *group) derive(silent map[string]bool) {
 		case running && p.said.depth > 0:
 			r.counts.Asleep++
 			r.counts.Deep[min(int(p.said.depth), revision.Levels)-1]++
-			if p.said.alone {
+			switch failure := p.said.failure; {
+			case p.said.alone:
 				r.counts.Alone++
+			case failure != "":
+				r.counts.Unfrozen++
+				if r.counts.FreezeFailure == "" || failure < r.counts.FreezeFailure {
+					r.counts.FreezeFailure = failure
+				}
 			}
 			r.asleep = append(r.asleep, pod)
 			continue

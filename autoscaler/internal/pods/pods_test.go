@@ -109,27 +109,27 @@ func TestAPodSaysThatItSleeps(t *testing.T) {
 	}
 	ready := pod("a", corev1.PodRunning, true, false)
 	lapsed := ran(pod("a", corev1.PodRunning, false, false), 1000, 2000)
-	if index.Said(key, "a", 1) {
+	if index.Said(key, "a", 1, "") {
 		t.Error("an unknown pod can sleep")
 	}
 	seen(ready)
-	if index.Said(key, "a", 0) || !index.Said(key, "a", 1) || index.Said(key, "a", 1) {
+	if index.Said(key, "a", 0, "") || !index.Said(key, "a", 1, "") || index.Said(key, "a", 1, "") {
 		t.Error("what is news?")
 	}
 	want("the kubelet has not noticed yet", revision.Counts{Asleep: 1, Deep: [revision.Levels]int32{1}}, 0)
 	seen(lapsed)
 	want("it has", revision.Counts{Asleep: 1, Deep: [revision.Levels]int32{1}}, 0)
-	index.Said(key, "a", 2)
+	index.Said(key, "a", 2, "")
 	if asleep, _ := index.NotReady(key); len(asleep) != 1 || asleep[0].Depth != 2 || asleep[0].Since.IsZero() {
 		t.Errorf("%+v", asleep)
 	}
-	index.Said(key, "a", 0)
+	index.Said(key, "a", 0, "")
 	want("it woke", revision.Counts{Ready: 1}, 1)
 	seen(ready)
 	want("the kubelet knows", revision.Counts{Ready: 1}, 1)
 	seen(lapsed)
 	want("it is really not ready", revision.Counts{NotReady: 1, Lapsed: 1}, 1)
-	index.Said(key, "a", 2)
+	index.Said(key, "a", 2, "")
 	seen(pod("a", corev1.PodRunning, false, true))
 	want("it is deleted", revision.Counts{NotReady: 1, Terminating: 1}, 0)
 }
@@ -147,22 +147,58 @@ func TestAPodWithoutANodeAgentIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 			index.put(nil, one.(*small))
-			index.Said(key, name, 1)
+			index.Said(key, name, 1, "")
 		}
-		index.Said(key, "c", 2)
+		index.Said(key, "c", 2, "")
 		if got := index.Count(key); got.Alone != 0 {
 			t.Errorf("told at once: %+v", got)
 		}
 		time.Sleep(freezeTime)
-		if !index.Said(key, "a", 1) || index.Said(key, "a", 1) || index.Said(key, "b", 1) || index.Said(key, "c", 2) {
+		if !index.Said(key, "a", 1, "") || index.Said(key, "a", 1, "") || index.Said(key, "b", 1, "") || index.Said(key, "c", 2, "") {
 			t.Error("what is news?")
 		}
 		if got := index.Count(key); got.Alone != 1 || got.Asleep != 3 {
 			t.Errorf("%+v, want one alone of three", got)
 		}
-		if !index.Said(key, "a", 2) || index.Count(key).Alone != 0 {
+		if !index.Said(key, "a", 2, "") || index.Count(key).Alone != 0 {
 			t.Error("it is frozen after all")
 		}
+	})
+}
+
+// A pod whose freeze failed has a node agent, and says so at once.
+func TestAPodWhoseFreezeFailedIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := loop.Key{Namespace: "default", Name: "hello-00001"}
+		index := &Index{revisions: map[loop.Key]*group{}}
+		for _, name := range []string{"a", "b", "c"} {
+			p := pod(name, corev1.PodRunning, true, false)
+			p.Annotations = map[string]string{standby.Containers: "user-container"}
+			one, err := strip(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index.put(nil, one.(*small))
+		}
+		says := func(pod string, depth uint8, failure string, news bool, unfrozen, alone int32, why string) {
+			t.Helper()
+			if got := index.Said(key, pod, depth, failure); got != news {
+				t.Errorf("%s says %d, %q: news %v", pod, depth, failure, got)
+			}
+			if got := index.Count(key); got.Unfrozen != unfrozen || got.Alone != alone || got.FreezeFailure != why {
+				t.Errorf("%s said %d, %q: %+v, want %d unfrozen, %d alone, %q", pod, depth, failure, got, unfrozen, alone, why)
+			}
+		}
+		says("a", 1, "", true, 0, 0, "")
+		says("a", 1, "too late", true, 1, 0, "too late")
+		says("a", 1, "too late", false, 1, 0, "too late")
+		says("b", 1, "busy", true, 2, 0, "busy")
+		says("c", 2, "nonsense", true, 2, 0, "busy")
+		time.Sleep(freezeTime)
+		says("a", 1, "too late", false, 2, 0, "busy")
+		says("b", 2, "", true, 1, 0, "too late")
+		says("a", 1, "", true, 0, 1, "") // its agent has left, and so has the failure
+		says("a", 0, "too late", true, 0, 0, "")
 	})
 }
 
@@ -260,7 +296,7 @@ func TestPodsAreStripped(t *testing.T) {
 	if key, err := cache.MetaNamespaceKeyFunc(p); key != "default/ready-1" || err != nil {
 		t.Errorf("the informer knows it as %q, %v", key, err)
 	}
-	if size := unsafe.Sizeof(*p); size > 200 {
+	if size := unsafe.Sizeof(*p); size > 216 {
 		t.Errorf("a pod takes %d bytes and its strings", size)
 	}
 	if o, err := strip("no pod"); o != "no pod" || err != nil {
@@ -368,7 +404,7 @@ func TestWhatPodsTakeThatPay(t *testing.T) {
 		}
 		index.put(nil, one.(*small))
 		if name != "c" {
-			index.Said(loop.Key{Namespace: "default", Name: "hello-00001"}, name, 2)
+			index.Said(loop.Key{Namespace: "default", Name: "hello-00001"}, name, 2, "")
 		}
 	}
 	for asked, want := range map[int32]float64{0: 200, 1: 100, 2: 0, 9: 0} {

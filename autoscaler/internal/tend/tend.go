@@ -47,8 +47,9 @@ const (
 type Index interface {
 	Ready(loop.Key) []pods.Pod
 	NotReady(loop.Key) (asleep, lapsed []pods.Pod)
-	// Said records how deeply a pod sleeps, 0 for awake. It reports whether that is news.
-	Said(key loop.Key, pod string, depth uint8) bool
+	// Said records how deeply a pod sleeps, 0 for awake, and why it was not frozen. It reports
+	// whether that is news.
+	Said(key loop.Key, pod string, depth uint8, failure string) bool
 }
 
 // Tender is the loop's Tender.
@@ -213,7 +214,7 @@ func (t *Tender) look(ctx context.Context, key loop.Key, s revision.PodOrders) (
 	var mutex sync.Mutex
 	var long []pods.Pod
 	t.Ask(ctx, key, slices.Concat(asleep, lapsed), func(pod pods.Pod, stat wire.Stat) {
-		if t.Index.Said(key, pod.Name, stat.Asleep) {
+		if t.Index.Said(key, pod.Name, stat.Asleep, stat.FreezeFailure) {
 			news.Store(true)
 		}
 		if stat.Asleep == 1+uint8(standby.Frozen) && !pod.Since.IsZero() && time.Since(pod.Since) >= compressAfter {
@@ -250,7 +251,7 @@ func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level 
 				return
 			}
 			taken.Add(1)
-			t.Index.Said(key, pod.Name, depth)
+			t.Index.Said(key, pod.Name, depth, "")
 		})
 	}
 	group.Wait()

@@ -93,7 +93,7 @@ func (h *house) NotReady(loop.Key) (asleep, lapsed []pods.Pod) {
 	return h.list(func(p pods.Pod) bool { return p.Depth > 0 }), nil
 }
 
-func (h *house) Said(_ loop.Key, pod string, depth uint8) bool {
+func (h *house) Said(_ loop.Key, pod string, depth uint8, _ string) bool {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	i := slices.IndexFunc(h.pods, func(p pods.Pod) bool { return p.Name == pod })

@@ -111,13 +111,13 @@ func (s *Sidecar) giveBack() {
 	}
 }
 
-// depth is how deeply the pod sleeps, as wire.Stat has it. One that rests counts as asleep: nothing
-// is to be sent to it.
-func (s *Sidecar) depth() uint8 {
+// depth is how deeply the pod sleeps, and why it was not frozen, as wire.Stat has them. One that
+// rests counts as asleep: nothing is to be sent to it.
+func (s *Sidecar) depth() (depth uint8, failure string) {
 	if s.sleeper.State() == standby.Awake {
-		return 0
+		return 0, ""
 	}
-	return 1 + uint8(s.sleeper.Depth())
+	return 1 + uint8(s.sleeper.Depth()), s.sleeper.Failure()
 }
 
 // busy says why the pod is not to sleep.

@@ -82,6 +82,7 @@ type Sleeper struct {
 	again   *time.Timer   // of the last freeze that failed
 	called  time.Duration // when the pod was to wake
 	settles time.Duration // until when the pod does not say that it woke
+	failure string        // of the last freeze since the pod was awake
 	ticking bool
 	losses  int // how often the agent's connection was lost when that mattered
 	words   chan Word
@@ -135,6 +136,20 @@ func (s *Sleeper) Depth() standby.Level {
 		return standby.Warm
 	}
 	return s.pod.Depth
+}
+
+// Failure says why a pod that sleeps warm was not frozen, "" if that did not fail. It stands while
+// the freeze is tried again.
+func (s *Sleeper) Failure() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.pod.State {
+	case standby.Dozing:
+		return s.pod.Reason
+	case standby.Freezing:
+		return s.failure
+	}
+	return ""
 }
 
 // RejectedPeers is how many connections were refused.
@@ -252,7 +267,11 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		s.settles = e.At + standby.SettleTime
 		time.AfterFunc(standby.SettleTime, func() { s.tell(standby.Event{Kind: standby.Settled}) })
 	}
+	if s.pod.State == standby.Awake {
+		s.failure = ""
+	}
 	if do.Has(standby.Retry) {
+		s.failure = s.pod.Reason
 		s.o.Log.Warn("the pod was not frozen; it is tried again", "after", standby.AgainTime.String(), "error", s.pod.Reason)
 		if s.again != nil {
 			s.again.Stop() // it may be of an earlier sleep

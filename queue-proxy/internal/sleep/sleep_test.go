@@ -516,10 +516,23 @@ func TestAFreezeThatFailedIsTriedAgain(t *testing.T) {
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "busy with other pods") {
 			t.Errorf("the log says %q", text)
 		}
-		time.Sleep(standby.AgainTime)
+		if why := r.Failure(); why != "the node agent was busy with other pods" {
+			t.Errorf("the pod says %q", why)
+		}
+		time.Sleep(standby.AgainTime - 2*time.Second)
+		for r.State() != standby.Freezing {
+			time.Sleep(500 * time.Microsecond)
+		}
+		if why := r.Failure(); why == "" {
+			t.Error("it says nothing of it while the freeze is tried again")
+		}
+		time.Sleep(time.Second)
 		r.is(standby.Dozing)
 		time.Sleep(standby.AgainTime)
 		r.is(standby.Asleep)
+		if why := r.Failure(); why != "" {
+			t.Errorf("it is frozen and says %q", why)
+		}
 		r.heard(Gone, Asleep, Asleep, Asleep)
 		if !r.request(t.Context(), false, 0) {
 			t.Error("the request was refused")

@@ -33,8 +33,9 @@ type Reporter struct {
 	Token      func() string // of the revision; "" while there is none
 	Autoscaler string        // host:port; "" pushes nothing
 	Logf       func(format string, args ...any)
-	// Asleep is how deeply the pod sleeps, as wire.Stat has it; nil for a pod that never does.
-	Asleep func() uint8
+	// Asleep is how deeply the pod sleeps, and why it was not frozen, as wire.Stat has them; nil
+	// for a pod that never sleeps.
+	Asleep func() (depth uint8, failure string)
 	// Busy says why the pod is not to sleep; nil for one that says nothing.
 	Busy func(now time.Time) wire.Busy
 	// Hold is for how long nothing is to be pushed now; nil for a pod that never sleeps.
@@ -78,7 +79,7 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func (r *Reporter) complete(s wire.Stat) wire.Stat {
 	if r.Asleep != nil {
-		s.Asleep = r.Asleep()
+		s.Asleep, s.FreezeFailure = r.Asleep()
 	}
 	if r.Busy != nil {
 		s.Busy = r.Busy(time.Now())
