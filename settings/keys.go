@@ -62,7 +62,7 @@ func sections(s *Snapshot) []section {
 			{"standby-max", "4h", duration(&a.StandbyMax, time.Second, forever, 1), "Longest time that a pod sleeps before it is deleted; also the upper bound of the annotation autoscaling.ebb.dev/standby-for."},
 			{"standby-memory", "10", number(&a.StandbyMemory, between(0, 100)), "Memory, in percent of the allocatable memory of all nodes, that sleeping pods may take. Beyond it those go whose memory is worth least. Pods that a number or a schedule asks for may take as much again, divided among their namespaces."},
 			{"startup-cpu", "0", milliCPU(&a.StartupCPU).note("0 is none, at most startup-cpu-max"), "CPU limit of the serving container of a new pod until it answers, if its own limit is lower. The annotation autoscaling.ebb.dev/startup-cpu on a template overrides it."},
-			{"startup-cpu-max", "4", milliCPU(&a.StartupCPUMax), "Upper bound of startup-cpu, here and as an annotation."},
+			{"startup-cpu-max", "4", milliCPU(&a.StartupCPUMax).note("0 allows none"), "Upper bound of startup-cpu, here and as an annotation."},
 			{"startup-cpu-grace", "5s", duration(&a.StartupCPUGrace, 0, time.Hour, 1), "Time after a pod became ready before its container has its own CPU limit again."},
 		}},
 		{DefaultsName, s.checkDefaults, slices.Concat([]key{

@@ -22,7 +22,7 @@ type Startup struct {
 
 func (s Startup) validate(limits rules.Autoscaling) *apis.FieldError {
 	most := resource.NewMilliQuantity(limits.StartupCPUMax, resource.DecimalSI)
-	if s.asked == nil || limits.StartupCPUMax == 0 || s.asked.Cmp(*most) <= 0 {
+	if s.asked == nil || s.asked.Cmp(*most) <= 0 {
 		return nil
 	}
 	err := apis.ErrOutOfBoundsValue(s.asked.String(), 0, most.String(), StartupCPUAnnotation)

@@ -44,6 +44,20 @@ func TestHowMuchCPUAPodStartsWith(t *testing.T) {
 	}
 }
 
+// A bound of 0 allows none. It let all in, without effect.
+func TestABoundOfZeroAllowsNoStartupCPU(t *testing.T) {
+	c := &rules.Config{Autoscaling: rules.Autoscaling{Class: ClassKPA}}
+	for asked, want := range map[string]string{"1": "expected 0 <= 1 <= 0: " + StartupCPUAnnotation, "0": ""} {
+		annotations := map[string]string{StartupCPUAnnotation: asked}
+		if s, _ := ScalingOf(annotations, c); s.Startup.CPU != 0 {
+			t.Errorf("%s: pods start with %d", asked, s.Startup.CPU)
+		}
+		if got := ValidateScaling(annotations, c).Error(); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", asked, got, want)
+		}
+	}
+}
+
 func TestAStartupLimitGoesBothWays(t *testing.T) {
 	for text, want := range map[string]StartupLimit{
 		"user-container=250m:1": {"user-container", 250, 1000},
