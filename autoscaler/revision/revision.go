@@ -197,6 +197,7 @@ type Revision struct {
 	awake         held
 	asks          bool // for a share of the memory of pods asleep
 	short, looked time.Time
+	grow          again // gives pods that woke their resources
 	// least is the smallest scale, as the schedule says, extra what replacements said last. Until
 	// extraUntil it does not fall.
 	least, extra int32

@@ -66,6 +66,33 @@ const lookPeriod = 30 * time.Second
 // before. A compressed pod wakes within 50 ms in 99 of 100 cases.
 const wakeAfter = 100 * time.Millisecond
 
+// again paces what is to be done again and again until a number is 0: at once if it rises, and else
+// after twice the time each time.
+type again struct {
+	last int32
+	wait time.Duration
+	next time.Time
+}
+
+// The shortest and the longest wait before pods that woke are given their resources once more. A
+// quota may refuse that for ever.
+const firstAgain, lastAgain = TickPeriod, time.Minute
+
+func (a *again) due(n int32, now time.Time) bool {
+	rises := n > a.last
+	a.last = n
+	switch {
+	case rises:
+		a.wait = firstAgain
+	case n == 0 || now.Before(a.next):
+		return false
+	default:
+		a.wait = min(2*a.wait, lastAgain)
+	}
+	a.next = now.Add(a.wait)
+	return true
+}
+
 // held is a number that rises at once, and falls after it has been higher than needed for a while,
 // to the most that was needed in that time.
 type held struct {
@@ -208,7 +235,7 @@ func (r *Revision) orders(e *Explanation, replicas int32, now time.Time) PodOrde
 	if e.Keep != nil {
 		awake += e.Keep.Ahead
 	}
-	o := PodOrders{Grow: c.Shrunk > 0}
+	o := PodOrders{Grow: r.grow.due(c.Shrunk, now)}
 	if c.Ready >= awake {
 		r.short = time.Time{}
 	}

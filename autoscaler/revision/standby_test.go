@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -242,6 +243,33 @@ func TestNobodySleepsBeforeTheLoadIsKnown(t *testing.T) {
 	r.Import(state, 0, epoch)
 	if out := r.Decide(epoch, true, nil); out.PodOrders.Sleep != 0 {
 		t.Errorf("%+v", out.PodOrders)
+	}
+}
+
+// A quota may keep a pod that woke from its resources for ever. That is tried at once, and then
+// ever more rarely.
+func TestPodsThatWokeGetTheirResourcesOrTheyAreTriedMoreRarely(t *testing.T) {
+	v := newVillage(t, nil)
+	var at []int
+	for second := range 400 {
+		counts := Counts{Ready: 3}
+		switch {
+		case second >= 300:
+			counts.Shrunk = 1 // it slept again
+		case second >= 250:
+		case second >= 200:
+			counts.Shrunk = 2
+		default:
+			counts.Shrunk = 1
+		}
+		v.SetCounts(counts)
+		if v.Decide(epoch.Add(time.Duration(second)*time.Second), true, nil).PodOrders.Grow {
+			at = append(at, second)
+		}
+	}
+	want := []int{0, 2, 6, 14, 30, 62, 122, 182, 200, 202, 206, 214, 230, 300, 302, 306, 314, 330, 362}
+	if !slices.Equal(at, want) {
+		t.Errorf("tried at %v, want %v", at, want)
 	}
 }
 
