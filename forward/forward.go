@@ -199,9 +199,9 @@ type Server struct {
 	// and over HTTP/2 from their trailers. Over HTTP/1.1, trailers are passed on as they come.
 	StripResponse []string
 	// Stripped, if set, is called with each field that is removed, on the goroutine of the
-	// exchange. The strings are valid during the call only. If it returns true for one, so is
-	// Result.Marked.
-	Stripped func(name, value string) (mark bool)
+	// exchange, and with Request.Started. The strings are valid during the call only. If it returns
+	// true for one, so is Result.Marked.
+	Stripped func(name, value string, started time.Time) (mark bool)
 	// TLS, if set, makes ServeTLS possible. Its GetCertificate is called for every handshake.
 	TLS *tls.Config
 
@@ -311,12 +311,12 @@ func (s *Server) replyTo(e *exchange.Ending, r *Request) Reply {
 	return s.failureReply(e.Err)
 }
 
-// strips reports whether a field is removed from the answer of an upstream, shows it to Stripped,
-// and notes what that says.
-func (s *Server) strips(res *Result, name, value string) bool {
+// strips reports whether a field is removed from the answer of an upstream to a request that began
+// at started, shows it to Stripped, and notes what that says.
+func (s *Server) strips(res *Result, started time.Time, name, value string) bool {
 	for _, field := range s.StripResponse {
 		if sameName(name, field) {
-			if s.Stripped != nil && s.Stripped(name, value) {
+			if s.Stripped != nil && s.Stripped(name, value, started) {
 				res.Marked = true
 			}
 			return true

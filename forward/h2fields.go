@@ -226,7 +226,7 @@ func (x *h2exchange) responseLocked(c *h2conn, status int, fields []hpack.Header
 		if f.Name[0] == ':' || h2ConnectionField(f.Name) || f.Name == "proxy-authenticate" || f.Name == "proxy-authorization" {
 			continue
 		}
-		if x.srv.srv.strips(&x.res, f.Name, f.Value) {
+		if x.srv.srv.strips(&x.res, x.r.Started, f.Name, f.Value) {
 			continue
 		}
 		c.enc.WriteField(*f)

@@ -158,7 +158,7 @@ func (x *h2exchange) responseTrailers(h *h2half, fields []hpack.HeaderField, b *
 	default:
 		ended := false
 		x.res.GRPC = grpcStatus(fields)
-		fields = slices.DeleteFunc(trailersOf(fields), func(f hpack.HeaderField) bool { return x.srv.srv.strips(&x.res, f.Name, f.Value) })
+		fields = slices.DeleteFunc(trailersOf(fields), func(f hpack.HeaderField) bool { return x.srv.srv.strips(&x.res, x.r.Started, f.Name, f.Value) })
 		if len(fields) == 0 {
 			_, ended = x.down.c.send(&x.down, nil, true, h, b)
 		} else {

@@ -69,7 +69,7 @@ func TestARemovedFieldMarksItsRequest(t *testing.T) {
 	}{"HTTP/1.1": {httpBackend, http.DefaultClient, false}, "HTTP/2": {h2cBackend, h2cClient(t), true}} {
 		addr, p := proxyTo(t, via.backend(t, word), func(s *Server, p *policy) {
 			s.StripResponse = []string{"X-Nothing", "x-word"}
-			s.Stripped = func(_, value string) bool { return value == "yes" }
+			s.Stripped = func(_, value string, _ time.Time) bool { return value == "yes" }
 			p.done = make(chan Result, 1)
 		})
 		for _, row := range []struct {

@@ -58,7 +58,7 @@ func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
 					return Decision{Upstream: first}
 				}
 				secrets := make(chan string, 2)
-				addr := start(t, &Server{Handler: p, StripResponse: []string{"X-Secret"}, Stripped: func(_, value string) bool { secrets <- strings.Clone(value); return false }})
+				addr := start(t, &Server{Handler: p, StripResponse: []string{"X-Secret"}, Stripped: func(_, value string, _ time.Time) bool { secrets <- strings.Clone(value); return false }})
 				for range 2 {
 					resp, err := client.Post("http://"+addr, "text/plain", strings.NewReader(strings.Repeat("x", size)))
 					if err != nil {

@@ -315,7 +315,7 @@ func (c *conn) appendFields(out []byte) []byte {
 		if h.otherTokens && h.named(h.bytes(f.name)) {
 			continue
 		}
-		if f.id == otherHeader && c.srv.strips(&c.res, h.string(f.name), h.string(f.value)) {
+		if f.id == otherHeader && c.srv.strips(&c.res, c.req.Started, h.string(f.name), h.string(f.value)) {
 			continue
 		}
 		out = h.appendField(out, f)

@@ -111,7 +111,8 @@ func (s *service) begin(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// look tells how many reports are under way. If none is, the pod need not stay.
+// look tells how many reports are under way. If none is, the pod need not stay. One that begins
+// meanwhile keeps it: 0 ends no word that came after this request.
 func (s *service) look(w http.ResponseWriter, _ *http.Request) {
 	n := s.running.Load()
 	if n == 0 {

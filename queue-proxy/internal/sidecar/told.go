@@ -24,14 +24,14 @@ func (s *Sidecar) hear() {
 		}
 		s.server.StripResponse = append(s.server.StripResponse, wire.HeaderBusy)
 	}
-	s.server.Stripped = func(name, value string) (mark bool) {
+	s.server.Stripped = func(name, value string, started time.Time) (mark bool) {
 		switch {
 		case strings.EqualFold(name, wire.HeaderFailed):
 			return strings.EqualFold(value, "true")
 		case strings.EqualFold(name, wire.HeaderLoad):
 			s.board.Header(value, time.Now())
 		case strings.EqualFold(name, wire.HeaderBusy):
-			if !s.work.Header(value, time.Now()) && s.misspoke.CompareAndSwap(false, true) {
+			if !s.work.Header(value, started, time.Now()) && s.misspoke.CompareAndSwap(false, true) {
 				s.log.Warn("the container said for how long it is busy in a way that is not understood; such responses are ignored, and not logged again",
 					"header", wire.HeaderBusy, "value", strings.Clone(value[:min(len(value), 40)]), "want", "a duration such as 90s, or 0")
 			}

@@ -17,12 +17,14 @@ type Busy struct {
 
 	mu    sync.Mutex
 	until time.Time
+	spoke time.Time // when a word came last that it is busy
 }
 
-// Header takes the field of a response, a duration such as 90s. Of several, the one that ends last
-// counts, because each may be of a job of its own. 0 ends all. It reports false for what is no such
-// duration, which changes nothing.
-func (b *Busy) Header(text string, now time.Time) bool {
+// Header takes the field of a response to a request that came at asked, a duration such as 90s. Of
+// several, the one that ends last counts, because each may be of a job of its own. 0 ends all that
+// came before asked: a newer one may be of a job that had not begun when the program looked, and
+// then 0 changes nothing. It reports false for what is no such duration, which changes nothing.
+func (b *Busy) Header(text string, asked, now time.Time) bool {
 	if len(text) > maxNumber { // an error would carry it to the heap
 		return false
 	}
@@ -32,8 +34,16 @@ func (b *Busy) Header(text string, now time.Time) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if until := now.Add(min(said, b.Max)); said == 0 || until.After(b.until) {
-		b.until = until
+	switch until := now.Add(min(said, b.Max)); {
+	case said == 0 && b.spoke.After(asked):
+		return true
+	case said == 0:
+		b.until = now
+	default:
+		b.spoke = now
+		if until.After(b.until) {
+			b.until = until
+		}
 	}
 	if b.Changed != nil {
 		b.Changed(b.until.Sub(now))

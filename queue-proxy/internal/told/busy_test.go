@@ -1,10 +1,40 @@
 package told
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
+
+// Whoever asks whether the work is done may be answered after the next job has begun.
+func TestAnEndOfWorkEndsNoNewerJob(t *testing.T) {
+	var told []time.Duration
+	b := &Busy{Max: time.Hour, Changed: func(left time.Duration) { told = append(told, left) }}
+	at := func(second int) time.Time { return noon.Add(time.Duration(second) * time.Second) }
+	for _, c := range []struct {
+		word        string
+		asked, said int
+		until       int
+	}{
+		{"60s", 0, 1, 61},
+		{"100s", 2, 3, 103}, // a new job, while somebody
+		{"0", 2, 4, 103},    // had asked for the old one
+		{"0", 3, 5, 5},
+		{"30s", 6, 6, 36},
+		{"0", 6, 7, 7},
+	} {
+		if !b.Header(c.word, at(c.asked), at(c.said)) {
+			t.Errorf("%q is not understood", c.word)
+		}
+		if got := b.Until(); !got.Equal(at(c.until)) {
+			t.Errorf("%q, asked for at %d: busy until %s after noon, want %d s", c.word, c.asked, got.Sub(noon), c.until)
+		}
+	}
+	if want := []time.Duration{60 * time.Second, 100 * time.Second, 0, 30 * time.Second, 0}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+}
 
 func TestAProgramIsBusyForAsLongAsItSays(t *testing.T) {
 	for _, c := range []struct {
@@ -32,7 +62,7 @@ func TestAProgramIsBusyForAsLongAsItSays(t *testing.T) {
 		wrong, last := 0, noon
 		for i, text := range c.headers {
 			at := noon.Add(time.Duration(i) * time.Second)
-			if b.Header(text, at) {
+			if b.Header(text, at, at) {
 				last = at
 			} else {
 				wrong++
