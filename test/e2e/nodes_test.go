@@ -37,6 +37,16 @@ func beginOnNodes(t *testing.T, limit time.Duration) (*story, faults.Nodes) {
 	return s, nodes
 }
 
+// activatorOnEach has one activator on each node. After a drain two of three may be on one, and then
+// nobody is left at a third place who can agree that a node does not answer.
+func (s *story) activatorOnEach(nodes faults.Nodes) {
+	s.Helper()
+	s.scaleActivators(int32(len(nodes.All)))
+	if err := nodes.SpreadActivators(s.ctx); err != nil {
+		s.Fatal(err)
+	}
+}
+
 // ends cuts the power of a node until the test ends.
 func (s *story) ends(nodes faults.Nodes, node string) {
 	s.Helper()
@@ -113,7 +123,7 @@ func (s *story) awaitSomeAsleep(name string) {
 // gateways are not Ebb's: they are moved before.
 func TestNodesAreDrainedOneAfterAnotherUnderLoadWithNoFailedRequest(t *testing.T) {
 	s, nodes := beginOnNodes(t, 20*time.Minute)
-	s.scaleActivators(int32(len(nodes.All)))
+	s.activatorOnEach(nodes)
 	const pods = 3
 	urls := map[string]string{}
 	for name, capacity := range map[string]string{"direct": "0", "behind": "-1"} {
@@ -212,7 +222,7 @@ func TestOnlyTheRequestsInTheActivatorOfADeadNodeAreLost(t *testing.T) {
 	if err := nodes.Clear(s.ctx, dies); err != nil {
 		t.Fatal(err)
 	}
-	s.scaleActivators(int32(len(nodes.All)))
+	s.activatorOnEach(nodes)
 	s.placed(nodes, nodes.But(dies)...)
 	beside := s.ready("beside", service{name: "beside", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "2",
 		"autoscaling.knative.dev/target-burst-capacity": "0"}}.manifest())
@@ -312,7 +322,7 @@ func TestANodeDiesAndTheOthersAreFull(t *testing.T) {
 	if err := nodes.Clear(s.ctx, dies); err != nil {
 		t.Fatal(err)
 	}
-	s.scaleActivators(int32(len(nodes.All)))
+	s.activatorOnEach(nodes)
 	s.slotsOn(dies, 1)
 	s.slotsOn(full, 1)
 	url := s.ready("tight", service{name: "tight", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "2",
