@@ -37,8 +37,8 @@ func beginOnNodes(t *testing.T, limit time.Duration) (*story, faults.Nodes) {
 	return s, nodes
 }
 
-// activatorOnEach has one activator on each node. After a drain two of three may be on one, and then
-// nobody is left at a third place who can agree that a node does not answer.
+// activatorOnEach has one activator on each node. After a drain two of three may be on one, and
+// then nobody is left at a third place who can agree that a node does not answer.
 func (s *story) activatorOnEach(nodes faults.Nodes) {
 	s.Helper()
 	s.scaleActivators(int32(len(nodes.All)))
