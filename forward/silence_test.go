@@ -120,6 +120,7 @@ func TestWhatAnUpstreamSaysUnaskedReachesNobody(t *testing.T) {
 						}
 					}
 					if test.kind != "Content-Length" { // then good answers are no reason to close
+						awaitIdle(t, up) // or the next request opens another connection beside it
 						_, first := ask("GET", "/good")
 						awaitIdle(t, up)
 						if _, again := ask("GET", "/good"); again != first {
