@@ -18,12 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
-	duckv1 "knative.dev/pkg/apis/duck/v1"
 	"sigs.k8s.io/yaml"
 
-	networkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
 	"ebb.dev/ebb/test/golden"
 )
 
@@ -74,14 +71,7 @@ func footprint(t *testing.T) string {
 	g.hello("dev.local/hello:2", nil, share(90, "", ""), share(10, "old", "a-00001"))
 	g.pass(2 * time.Minute)
 	tell("a second revision, and a tag for the first")
-	claim := &networkingv1alpha1.ClusterDomainClaim{ObjectMeta: metav1.ObjectMeta{Name: mapped}}
-	claim.Spec.Namespace = "ns"
-	if _, err := g.user.Ebb.NetworkingV1alpha1().ClusterDomainClaims().Create(context.Background(), claim, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	m := &servingv1beta1.DomainMapping{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: mapped}}
-	m.Spec.Ref = duckv1.KReference{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "a", Namespace: "ns"}
-	g.put(domainMappings, "serving.knative.dev/v1beta1", "DomainMapping", m)
+	g.mapDomain()
 	g.pass(time.Minute)
 	tell("a domain")
 	g.store.Writes() // how often objects are written on their way to what stands above is chance

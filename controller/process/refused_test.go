@@ -125,6 +125,19 @@ func TestWhatIsRefusedToARevisionIsToldByItsService(t *testing.T) {
 	}
 }
 
+// mapDomain maps a domain to the Service.
+func (g *ground) mapDomain() {
+	g.t.Helper()
+	claim := &networkingv1alpha1.ClusterDomainClaim{ObjectMeta: metav1.ObjectMeta{Name: mapped}}
+	claim.Spec.Namespace = "ns"
+	if _, err := g.user.Ebb.NetworkingV1alpha1().ClusterDomainClaims().Create(context.Background(), claim, metav1.CreateOptions{}); err != nil {
+		g.t.Fatal(err)
+	}
+	m := &servingv1beta1.DomainMapping{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: mapped}}
+	m.Spec.Ref = duckv1.KReference{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "a", Namespace: "ns"}
+	g.put(domainMappings, "serving.knative.dev/v1beta1", "DomainMapping", m)
+}
+
 // config-gateway is wrong for a while. A DomainMapping is not Ready, names the setting, and serves
 // all the time at the Gateways that it had. Then it is Ready by itself.
 func TestAMappedDomainServesWhileTheGatewaysOfTheSettingAreNotThere(t *testing.T) {
@@ -132,14 +145,7 @@ func TestAMappedDomainServesWhileTheGatewaysOfTheSettingAreNotThere(t *testing.T
 		g := newGround(t, 1, false)
 		defer g.end()
 		g.hello("dev.local/hello:1", nil)
-		claim := &networkingv1alpha1.ClusterDomainClaim{ObjectMeta: metav1.ObjectMeta{Name: mapped}}
-		claim.Spec.Namespace = "ns"
-		if _, err := g.user.Ebb.NetworkingV1alpha1().ClusterDomainClaims().Create(context.Background(), claim, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		m := &servingv1beta1.DomainMapping{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: mapped}}
-		m.Spec.Ref = duckv1.KReference{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "a", Namespace: "ns"}
-		g.put(domainMappings, "serving.knative.dev/v1beta1", "DomainMapping", m)
+		g.mapDomain()
 		g.pass(2 * time.Minute)
 		ready := func() *apis.Condition {
 			return get[servingv1beta1.DomainMapping](g, domainMappings, mapped).Status.GetCondition(apis.ConditionReady)

@@ -453,11 +453,11 @@ func (w *Watcher) askOthersLocked(ctx context.Context, pods map[string][]string,
 	epoch := w.epoch
 	go func() {
 		w.Others(ctx, all, func(a wire.ReachAnswer) {
-			w.speaks(&a, nodes)
+			w.takeLife(&a, nodes)
 			select {
 			case <-ctx.Done():
 			case <-time.After(settle):
-				w.isSilent(&a, nodes, now, epoch)
+				w.takeSilence(&a, nodes, now, epoch)
 			}
 		})
 		w.mutex.Lock()
@@ -477,8 +477,8 @@ func (w *Watcher) spokeLocked(node string, now time.Duration) {
 	w.watch.Spoke(node, now)
 }
 
-// speaks takes the signs of life in an activator's answer.
-func (w *Watcher) speaks(a *wire.ReachAnswer, nodes map[netip.Addr]string) {
+// takeLife takes the signs of life in an activator's answer.
+func (w *Watcher) takeLife(a *wire.ReachAnswer, nodes map[netip.Addr]string) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	now := w.timeLocked()
@@ -488,9 +488,9 @@ func (w *Watcher) speaks(a *wire.ReachAnswer, nodes map[netip.Addr]string) {
 	}
 }
 
-// isSilent takes at which pods nobody answered an activator. A node where one of its pods did, or
-// that has answered anybody since, is alive.
-func (w *Watcher) isSilent(a *wire.ReachAnswer, nodes map[netip.Addr]string, asked time.Duration, epoch int) {
+// takeSilence takes at which pods nobody answered an activator. A node where one of its pods did,
+// or that has answered anybody since, is alive.
+func (w *Watcher) takeSilence(a *wire.ReachAnswer, nodes map[netip.Addr]string, asked time.Duration, epoch int) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	now := w.timeLocked()
