@@ -194,6 +194,8 @@ func (ref *IssuerRef) set(text string) error {
 type Gateway struct {
 	External []GatewayRef // public hosts
 	Local    []GatewayRef // <route>.<namespace>.svc.<cluster domain>
+	// Resting lets hosts that are served by activators share an HTTPRoute (decision 20).
+	Resting bool
 }
 
 // GatewayRef is one Gateway and the Service in front of its pods.

@@ -196,6 +196,7 @@ func table() map[string][]set {
 		GatewayName: {
 			{"external-gateways", gateways, func(s *Snapshot) any { return s.Gateway.External }, refs, "- class: x\n  gateway: noslash\n  service: a/b"},
 			{"local-gateways", gateways, func(s *Snapshot) any { return s.Gateway.Local }, refs, "[]"},
+			{"resting-routes", "Enabled", func(s *Snapshot) any { return s.Gateway.Resting }, true, "perhaps"},
 		},
 		CourierName: {
 			{"enabled", "true", c(func(c Courier) any { return c.Enabled }), true, "perhaps"},

@@ -201,6 +201,8 @@ var Annotations = slices.Concat([]Annotation{
 		Default: "`http-protocol` in config-network", Effect: "What plain HTTP does on the external hosts."},
 	{Key: DisableTLSAnnotation, Older: []string{DisableTLSAnnotationAlt, DisableTLSAnnotationAlt2}, On: onHost, Values: anyOf("true", "false"),
 		Default: "false", Effect: "The external hosts get no certificate."},
+	{Key: RestingAnnotation, On: onRoute, Values: anyOf("enabled", "disabled"), Default: "enabled",
+		Effect: "disabled: the hosts have HTTPRoutes of their own at all times, whatever `resting-routes` in config-gateway says."},
 
 	{Key: CreatorAnnotation, On: setByEbb, Effect: "Who made the object."},
 	{Key: LastModifierAnnotation, On: setByEbb, Effect: "Who changed its spec last."},
@@ -214,8 +216,10 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: StartupLimitAnnotation, On: setByEbb, Effect: "On a pod: which container has more CPU while it starts, its CPU limit, and the one that it starts with."},
 	{Key: PodKeyAnnotation, On: setByEbb, Effect: "On a Deployment or pod: which key of the namespace its queue-proxy proves itself with; nothing of the key."},
 	{Key: SystemTLSAnnotation, On: setByEbb, Effect: "On a Deployment or Service: its pods serve TLS."},
-	{Key: PlanAnnotation, On: setByEbb, Effect: "In the status of a Route: where activators send requests for its hosts. Nothing writes it yet."},
-	{Key: RolloutAnnotation, On: setByEbb, Effect: "On an HTTPRoute: how far a gradual rollout is."},
+	{Key: PlanAnnotation, On: setByEbb, Effect: "In the status of a Route: where activators send requests for its hosts."},
+	{Key: BridgeOfAnnotation, On: setByEbb, Effect: "On an HTTPRoute that leads the hosts of a Route to activators for a while: which Route."},
+	{Key: BridgeAfterAnnotation, On: setByEbb, Effect: "On the same: which HTTPRoutes of the Route were there before."},
+	{Key: RolloutAnnotation, On: setByEbb, Effect: "On an HTTPRoute, or in the status of a Route that may have none: how far a gradual rollout is."},
 })
 
 var aQuantity = Values{Text: "a quantity such as 100m or 64Mi, not negative"}

@@ -146,6 +146,17 @@ const (
 	// PlanAnnotation in the status of a Route is what activators do with requests for it (package
 	// plan, Compact).
 	PlanAnnotation = "networking.ebb.dev/plan"
+	// RestingAnnotation on a Service or Route keeps its hosts from resting (decision 20).
+	RestingAnnotation = "networking.ebb.dev/resting"
+	// BridgeLabel on an HTTPRoute that leads the hosts of one target to activators says which Route
+	// it is for, by its UID. BridgeOfAnnotation says it as namespace/name, and
+	// BridgeAfterAnnotation which HTTPRoutes of the Route were there before it was written.
+	BridgeLabel           = "networking.ebb.dev/bridge"
+	BridgeOfAnnotation    = "networking.ebb.dev/bridge-of"
+	BridgeAfterAnnotation = "networking.ebb.dev/bridge-after"
+	// CommonLabel is on what all resting hosts share: the common HTTPRoutes, the Service and the
+	// EndpointSlices of the activators that follow plans.
+	CommonLabel = "networking.ebb.dev/common"
 	// AllowedListenersLabel is on no namespace. A Gateway's spec.allowedListeners that Ebb keeps
 	// says so.
 	AllowedListenersLabel = "networking.ebb.dev/allowed-listeners"

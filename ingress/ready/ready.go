@@ -39,6 +39,11 @@ type Probe struct {
 	Backend string
 	// AnyAnswer accepts any answer, as long as the gateway knows the host.
 	AnyAnswer bool
+	// Hash, if not empty, is wanted in place of the plan's.
+	Hash string
+	// Resting, if not empty, asks activators in place of gateway pods, as one of the gateways with
+	// this visibility does that leads the host to them (wire.HeaderResting).
+	Resting string
 }
 
 // Want is a plan and its probes.
@@ -260,6 +265,14 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 	if probe.Backend != "" {
 		request.Header.Set(wire.HeaderBackend, probe.Backend)
 	}
+	pod := "gateway pod"
+	if probe.Resting != "" {
+		request.Header.Set(wire.HeaderResting, probe.Resting)
+		pod = "activator"
+	}
+	if probe.Hash != "" {
+		hash = probe.Hash
+	}
 	if t, ok := p.client.Transport.(*http.Transport); ok && probe.TLS {
 		// The name in the handshake selects the listener.
 		t = t.Clone()
@@ -273,7 +286,7 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 		if errors.As(err, &op) {
 			err = op
 		}
-		return fmt.Errorf("gateway pod %s cannot be reached for host %s: %w", address, probe.Host, err)
+		return fmt.Errorf("%s %s cannot be reached for host %s: %w", pod, address, probe.Host, err)
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 4096))
 	_ = response.Body.Close()
@@ -283,17 +296,17 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 		if response.StatusCode/100 == 3 && strings.HasPrefix(response.Header.Get("Location"), "https://") {
 			return nil
 		}
-		return fmt.Errorf("gateway pod %s answers %d for host %s instead of a redirect to https", address, response.StatusCode, probe.Host)
+		return fmt.Errorf("%s %s answers %d for host %s instead of a redirect to https", pod, address, response.StatusCode, probe.Host)
 	// A gateway's own 404 means an unknown host. Envoy adds a header if the answer is the
-	// backend's.
-	case probe.AnyAnswer && response.StatusCode < 500 &&
+	// backend's. An activator says that it does not know the host, either.
+	case probe.AnyAnswer && response.StatusCode < 500 && response.Header.Get(wire.HeaderResting) != wire.RestingUnknown &&
 		(response.StatusCode != http.StatusNotFound || response.Header.Get("X-Envoy-Upstream-Service-Time") != ""):
 		return nil
 	case response.StatusCode == http.StatusOK && got == hash:
 		return nil
 	case got != "" && got != hash:
-		return fmt.Errorf("gateway pod %s follows an older plan for host %s", address, probe.Host)
+		return fmt.Errorf("%s %s follows an older plan for host %s", pod, address, probe.Host)
 	default:
-		return fmt.Errorf("gateway pod %s answers %d for host %s", address, response.StatusCode, probe.Host)
+		return fmt.Errorf("%s %s answers %d for host %s", pod, address, response.StatusCode, probe.Host)
 	}
 }
