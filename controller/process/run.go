@@ -19,6 +19,7 @@ import (
 	"ebb.dev/ebb/controller/internal/labeler"
 	"ebb.dev/ebb/controller/internal/namespace"
 	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/resting"
 	"ebb.dev/ebb/controller/internal/revision"
 	"ebb.dev/ebb/controller/internal/route"
 	"ebb.dev/ebb/controller/internal/service"
@@ -31,13 +32,15 @@ import (
 
 // controllers lists the reconcilers, in the order in which a change of a spec passes through them.
 func controllers(w *reconcile.World, tokenKey func() []byte, registries digest.Options) []*reconcile.Controller {
+	seen := resting.NewSeen(w)
 	return []*reconcile.Controller{
 		service.New(w),
 		configuration.New(w),
 		revision.New(w, tokenKey, digest.New(w.Kube, digest.NewWay(w.Kube, registries))),
-		route.New(w),
+		route.New(w, seen),
 		domainmapping.New(w),
 		gateway.New(w),
+		resting.New(w, seen),
 		hpa.New(w),
 		endpoints.New(w),
 		namespace.New(w),
@@ -68,7 +71,7 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 	}
 	world := reconcile.NewWorld(clients, c.Settings, nil, c.Log, c.Namespace, c.ClusterDomain)
 	defer world.RecordEvents("ebb-controller")()
-	c.Registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)), route.Rollouts(world))
+	c.Registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)), route.Rollouts(world), route.Resting(world))
 	list := controllers(world, key.Current, registries)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: c.Pod, SettingsWithin: 10 * time.Second,

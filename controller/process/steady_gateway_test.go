@@ -19,6 +19,7 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/ingress/certificate"
 	"ebb.dev/ebb/ingress/gatewayapi"
+	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/wire"
 )
 
@@ -48,6 +49,11 @@ const https = "https://"
 // the oldest ListenerSet for it at that Gateway is: one has no listener for a host that another
 // has.
 func (g *ground) ask(gateway, host, backend string) answer {
+	return g.meet(gateway, host, backend, false)
+}
+
+// meet is ask. A probe that gets as far as an activator has its hash back.
+func (g *ground) meet(gateway, host, backend string, probe bool) answer {
 	kind, namespace, name := "Gateway", gateway[:strings.Index(gateway, "/")], gateway[strings.Index(gateway, "/")+1:]
 	host, secure := strings.CutPrefix(host, https)
 	if secure {
@@ -55,15 +61,14 @@ func (g *ground) ask(gateway, host, backend string) answer {
 			return answer{code: 525, why: "no listener for TLS at " + gateway}
 		}
 	}
-	for _, h := range all[gatewayv1.HTTPRoute](g, httpRoutes) {
-		if !slices.Contains(h.Spec.Hostnames, gatewayv1.Hostname(host)) || !slices.ContainsFunc(h.Spec.ParentRefs, func(p gatewayv1.ParentReference) bool {
-			return string(ptr.Deref(p.Kind, "")) == kind && string(p.Name) == name && string(ptr.Deref(p.Namespace, "")) == namespace
-		}) {
-			continue
-		}
-		return g.follow(h, backend)
+	h, rule := g.rule(kind, namespace, name, host, backend)
+	if rule == nil {
+		return answer{code: 404, why: "no HTTPRoute at " + kind + " " + name}
 	}
-	return answer{code: 404, why: "no HTTPRoute at " + kind + " " + name}
+	if led := ledBy(rule); led != "" && !probe {
+		return g.byActivators(host, led)
+	}
+	return g.follow(h, rule)
 }
 
 // listens returns the name of the ListenerSet whose listener for a host a Gateway has, or "".
@@ -88,7 +93,7 @@ func (g *ground) listens(gateway, host string) string {
 
 // accept has the Gateways tell which HTTPRoutes they have.
 func (g *ground) accept() {
-	for _, h := range all[gatewayv1.HTTPRoute](g, httpRoutes) {
+	for _, h := range append(all[gatewayv1.HTTPRoute](g, httpRoutes), g.systems()...) {
 		next := h.DeepCopy()
 		next.Status.Parents = nil
 		for _, p := range h.Spec.ParentRefs {
@@ -119,17 +124,7 @@ func (g *ground) issue() {
 	}
 }
 
-func (g *ground) follow(h *gatewayv1.HTTPRoute, backend string) answer {
-	var rule *gatewayv1.HTTPRouteRule
-	for i := range h.Spec.Rules {
-		headers := h.Spec.Rules[i].Matches[0].Headers
-		if len(headers) == 0 && rule == nil || backend != "" && len(headers) > 0 && headers[0].Value == backend {
-			rule = &h.Spec.Rules[i]
-		}
-	}
-	if rule == nil {
-		return answer{code: 404, why: "no rule"}
-	}
+func (g *ground) follow(h *gatewayv1.HTTPRoute, rule *gatewayv1.HTTPRouteRule) answer {
 	a := answer{code: 200}
 	for _, header := range rule.Filters[0].RequestHeaderModifier.Set {
 		if header.Name == wire.HeaderNetworkHash {
@@ -140,12 +135,18 @@ func (g *ground) follow(h *gatewayv1.HTTPRoute, backend string) answer {
 		if ptr.Deref(ref.Weight, 1) == 0 {
 			continue
 		}
+		if ref.Name == plan.Resting {
+			if !g.resting() {
+				return answer{code: 503, why: "no activators behind the common HTTPRoute"}
+			}
+			continue
+		}
 		if code, why := g.serves(string(ref.Name)); code != 200 {
 			return answer{code: code, why: why}
 		}
 		a.by = append(a.by, string(ref.Name))
 	}
-	if len(a.by) == 0 {
+	if len(a.by) == 0 && h.Namespace == "ns" {
 		return answer{code: 500, why: "no backend"}
 	}
 	return a
@@ -198,10 +199,19 @@ func (p prober) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme == "https" {
 		host = https + host
 	}
-	a := p.g.ask(gateway, host, r.Header.Get(wire.HeaderBackend))
-	header := http.Header{}
-	if a.code == 200 {
+	a, header := answer{}, http.Header{}
+	if from := r.Header.Get(wire.HeaderResting); from != "" {
+		a = p.g.activator(host, plan.Visibility(from))
+	} else {
+		a = p.g.meet(gateway, host, r.Header.Get(wire.HeaderBackend), true)
+	}
+	switch a.code {
+	case 200:
 		header.Set(wire.HeaderNetworkHash, a.hash)
+	case 404:
+		if r.Header.Get(wire.HeaderResting) != "" {
+			header.Set(wire.HeaderResting, wire.RestingUnknown)
+		}
 	}
 	return &http.Response{StatusCode: a.code, Header: header, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 }

@@ -166,6 +166,12 @@ func (g *ground) decide(have *autoscalingv1alpha1.PodAutoscaler, want, up int32)
 	default:
 		s.MarkActivating("Queued", "Requests to the target are being buffered as resources are provisioned.")
 	}
+	if g.canRest {
+		s.Mode = autoscalingv1alpha1.ModeProxy
+		if up > 0 && time.Now().Before(g.busyUntil[pa.Name]) {
+			s.Mode = autoscalingv1alpha1.ModeServe
+		}
+	}
 	if !equality.Semantic.DeepEqual(have.Status, pa.Status) {
 		g.put(autoscalers, "autoscaling.internal.knative.dev/v1alpha1", "PodAutoscaler", pa)
 	}

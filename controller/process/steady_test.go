@@ -21,9 +21,10 @@ var (
 
 // A model test: users change Services, and things go wrong, in random order, in virtual time. Each
 // host that served once is asked every five seconds. It goes on serving its old or its new answer,
-// unless the user has taken it away. In each third sequence hosts have TLS, too. What is not Ready
-// for long says why. When the mishaps are over, everything is as the users want it, and nothing is
-// written any more. `-steady-seed` plays a sequence again, `-steady-for 1h` looks for new faults.
+// unless the user has taken it away. In each third sequence hosts have TLS, too, and in each fourth
+// they may rest instead. What is not Ready for long says why. When the mishaps are over, everything
+// is as the users want it, and nothing is written any more. `-steady-seed` plays a sequence again,
+// `-steady-for 1h` looks for new faults.
 func TestWhatServesGoesOnServing(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that a seed plays out alike each time
 	play := func(seed uint64) {
@@ -50,7 +51,7 @@ func TestWhatServesGoesOnServing(t *testing.T) {
 }
 
 const (
-	usualSeeds = 3
+	usualSeeds = 4
 	step       = 5 * time.Second
 	// mended is how long a write that was refused waits for the next attempt, and then some.
 	mended = 90 * time.Second
@@ -78,7 +79,13 @@ type steady struct {
 }
 
 func newSteady(t *testing.T, seed uint64) *steady {
-	return &steady{ground: newGround(t, int(1+seed%2), seed%3 == 0), rand: rand.New(rand.NewPCG(seed, 1)), served: map[string][]string{},
+	var g *ground
+	if seed%4 == 0 {
+		g = newRestingGround(t, int(1+seed/4%2))
+	} else {
+		g = newGround(t, int(1+seed%2), seed%3 == 0)
+	}
+	return &steady{ground: g, rand: rand.New(rand.NewPCG(seed, 1)), served: map[string][]string{},
 		damage: map[string]time.Time{}, wrong: map[string]func(){}, since: map[string]time.Time{}, touched: map[string]time.Time{}}
 }
 
@@ -114,6 +121,9 @@ var serviceNames = []string{"a", "b"}
 
 func (s *steady) act() {
 	acts := s.acts()
+	if s.canRest {
+		acts = append(acts, s.restingActs()...)
+	}
 	acts[s.rand.IntN(len(acts))](serviceNames[s.rand.IntN(2)])
 	for _, what := range slices.Sorted(maps.Keys(s.wrong)) {
 		if s.rand.IntN(4) == 0 {

@@ -61,6 +61,10 @@ type ground struct {
 	gateways string
 	collects bool
 	secure   bool
+	// rests says that hosts may rest, canRest that they could in this sequence. busyUntil has the
+	// revisions that are served past the activators.
+	rests, canRest bool
+	busyUntil      map[string]time.Time
 }
 
 // replica is one of the controllers. While it is cut, none of its calls arrives.
@@ -76,7 +80,18 @@ type decoded struct {
 }
 
 func newGround(t *testing.T, replicas int, secure bool) *ground {
-	g := &ground{t: t, secure: secure, decoded: map[string]decoded{}, requests: map[string]time.Time{}}
+	g := &ground{t: t, secure: secure, decoded: map[string]decoded{}, requests: map[string]time.Time{}, busyUntil: map[string]time.Time{}}
+	return g.open(replicas)
+}
+
+// newRestingGround is one where hosts may rest.
+func newRestingGround(t *testing.T, replicas int) *ground {
+	g := &ground{t: t, decoded: map[string]decoded{}, requests: map[string]time.Time{}, busyUntil: map[string]time.Time{}, rests: true, canRest: true}
+	return g.open(replicas)
+}
+
+func (g *ground) open(replicas int) *ground {
+	t, secure := g.t, g.secure
 	g.store, g.config = apiservertest.New()
 	g.store.Admit = func(verb string, resource schema.GroupResource, subresource string, object *unstructured.Unstructured) error {
 		g.mu.Lock()
@@ -93,6 +108,9 @@ func newGround(t *testing.T, replicas int, secure bool) *ground {
 		g.slice(name, []string{"10.9.0.1", "10.9.0.2"}[i])
 	}
 	g.slice("activator-service", "10.0.0.1")
+	if g.canRest {
+		g.put(schema.GroupResource{Resource: "namespaces"}, "v1", "Namespace", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "knative-serving"}})
+	}
 	if secure {
 		for _, kind := range []schema.GroupResource{certificates, listenerSets} {
 			g.put(schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "apiextensions.k8s.io/v1",
@@ -137,6 +155,12 @@ func (g *ground) set() {
 		maps[settings.GatewayName] = map[string]string{"external-gateways": named("edge/outside", "edge/outside"), "local-gateways": named("edge/inside", "edge/inside")}
 	case misspelt:
 		maps[settings.GatewayName] = map[string]string{"external-gateways": named("knative-serving/misspelt", public+"-istio")}
+	}
+	if g.rests {
+		if maps[settings.GatewayName] == nil {
+			maps[settings.GatewayName] = map[string]string{}
+		}
+		maps[settings.GatewayName]["resting-routes"] = "Enabled"
 	}
 	if g.collects {
 		maps[settings.GCName] = map[string]string{"min-non-active-revisions": "0", "max-non-active-revisions": "0",

@@ -228,9 +228,13 @@ func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []ga
 	for _, have := range list {
 		// While Knative Serving is moved, its plugin's HTTPRoutes may have the label, too.
 		owner := metav1.GetControllerOfNoCopy(have)
-		if owner != nil && owner.Kind == "Route" && slices.Contains(have.Spec.Hostnames, gatewayv1.Hostname(target)) {
-			rules = append(rules, have.Spec.Rules...)
+		if owner == nil || owner.Kind != "Route" || !slices.Contains(have.Spec.Hostnames, gatewayv1.Hostname(target)) {
+			continue
 		}
+		if !gatewayapi.Full(have) {
+			return nil, true, nil // the Route's hosts come to have HTTPRoutes of their own
+		}
+		rules = append(rules, have.Spec.Rules...)
 	}
 	if len(rules) > 0 {
 		return rules, false, nil

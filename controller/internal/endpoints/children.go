@@ -16,8 +16,11 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
+// ManagedBy is a label's value: with it, Kubernetes' own controllers leave an EndpointSlice alone.
+const ManagedBy = "ebb-controller"
+
 const (
-	managedBy      = "ebb-controller" // with this label, Kubernetes' own controllers leave an EndpointSlice alone
+	managedBy      = ManagedBy
 	appProtocolH2C = "kubernetes.io/h2c"
 )
 

@@ -90,6 +90,19 @@ func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
 	return nil, Nobody
 }
 
+// OfActivators returns the activators to which gateways lead hosts that rest: as behind a revision
+// in mode Proxy, but all, and only those that keep says.
+func OfActivators(activators []*discoveryv1.EndpointSlice, silent sets.Set[string], keep func(address string) bool) map[discoveryv1.AddressType][]discoveryv1.Endpoint {
+	var kept []*discoveryv1.EndpointSlice
+	for _, slice := range activators {
+		next := slice.DeepCopy()
+		next.Endpoints = slices.DeleteFunc(next.Endpoints, func(e discoveryv1.Endpoint) bool { return len(e.Addresses) == 0 || !keep(e.Addresses[0]) })
+		kept = append(kept, next)
+	}
+	out, _ := choose("", autoscalingv1alpha1.ModeProxy, 0, nil, kept, silent)
+	return out
+}
+
 // state is the state of an endpoint, by its conditions.
 type state uint8
 

@@ -13,6 +13,7 @@ import (
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/plan"
@@ -32,11 +33,15 @@ const (
 //	the one in a namespace to which the settings give the host (plan.Gives), if they do not to the other
 //	the one whose HTTPRoute is older, as in the Gateway API
 //
+// A Route has a host in its HTTPRoutes or, if it rests, in its plan. The plan is as old as the
+// Route.
+//
 // Among DomainMappings the ClusterDomainClaim decides. Who loses has no HTTPRoute for the host: a
 // rule with a header would win over those of the other.
 type Hosts struct {
 	client        gatewayclient.Interface
 	httpRoutes    cache.Indexer
+	planned       Planned
 	listeners     *Listeners
 	clusterDomain string
 }
@@ -57,7 +62,8 @@ func NewHosts(w *reconcile.World, listeners *Listeners) Hosts {
 			panic(fmt.Sprintf("index HTTPRoutes by host: %v", err)) // only a started informer refuses
 		}
 	}
-	return Hosts{w.Gateways, informer.GetIndexer(), listeners, w.ClusterDomain}
+	planned := NewPlanned(w.EbbInformers.Serving().V1().Routes().Informer())
+	return Hosts{w.Gateways, informer.GetIndexer(), planned, listeners, w.ClusterDomain}
 }
 
 // ownerKind returns Route or DomainMapping, or "" for the HTTPRoute of somebody else.
@@ -81,6 +87,9 @@ func (h Hosts) Of(host string) (out []*gatewayv1.HTTPRoute) {
 	return out
 }
 
+// Planned returns the Routes that have a host in their plans.
+func (h Hosts) Planned(host string) []*servingv1.Route { return h.planned.With(host) }
+
 // Holder is who has a host: a Route or DomainMapping.
 type Holder struct{ Kind, Name, Namespace, Host string }
 
@@ -91,22 +100,31 @@ type Holder struct{ Kind, Name, Namespace, Host string }
 func (h Hosts) Yield(ctx context.Context, s *settings.Snapshot, owner apply.Object, kind string, hosts []string) (lost []Holder, err error) {
 	for _, host := range hosts {
 		var own []*gatewayv1.HTTPRoute
-		var others []*gatewayv1.HTTPRoute
+		var mine, others []claim
 		for _, one := range h.Of(host) {
 			switch {
 			case metav1.IsControlledBy(one, owner):
-				own = append(own, one)
+				own, mine = append(own, one), append(mine, claimOf(one))
 			case one.Namespace == owner.GetNamespace() || kind == "DomainMapping" && ownerKind(one) == kind:
 			case !local(one) || onPublic(one, s.Gateway):
-				others = append(others, one)
+				others = append(others, claimOf(one))
 			}
 		}
-		winner := h.winner(s, owner.GetNamespace(), host, own, others)
+		for _, one := range h.planned.With(host) {
+			c := claim{kind: "Route", name: one.Name, namespace: one.Namespace, since: one.CreationTimestamp}
+			switch {
+			case one.UID == owner.GetUID():
+				mine = append(mine, c)
+			case one.Namespace == owner.GetNamespace() && kind == "DomainMapping": // the names of HTTPRoutes decide
+			default:
+				others = append(others, c)
+			}
+		}
+		winner := h.winner(s, owner.GetNamespace(), host, mine, others)
 		if winner == nil {
 			continue
 		}
-		by := metav1.GetControllerOfNoCopy(winner)
-		lost = append(lost, Holder{by.Kind, by.Name, winner.Namespace, host})
+		lost = append(lost, Holder{winner.kind, winner.name, winner.namespace, host})
 		for _, one := range own {
 			if err := h.listeners.remove(ctx, owner, one); err != nil {
 				return lost, err
@@ -119,8 +137,20 @@ func (h Hosts) Yield(ctx context.Context, s *settings.Snapshot, owner apply.Obje
 	return lost, nil
 }
 
-// winner returns the HTTPRoute of somebody else that has the host instead of those in a namespace.
-func (h Hosts) winner(s *settings.Snapshot, namespace, host string, own, others []*gatewayv1.HTTPRoute) *gatewayv1.HTTPRoute {
+// claim is what gives somebody a host.
+type claim struct {
+	kind, name, namespace string
+	local                 bool // the host is that of a Route inside the cluster
+	since                 metav1.Time
+}
+
+func claimOf(h *gatewayv1.HTTPRoute) claim {
+	by := metav1.GetControllerOfNoCopy(h)
+	return claim{by.Kind, by.Name, h.Namespace, local(h), h.CreationTimestamp}
+}
+
+// winner returns who has the host in place of somebody in a namespace, nil if nobody has.
+func (h Hosts) winner(s *settings.Snapshot, namespace, host string, own, others []claim) *claim {
 	if len(others) == 0 {
 		return nil
 	}
@@ -134,21 +164,21 @@ func (h Hosts) winner(s *settings.Snapshot, namespace, host string, own, others 
 		return 0
 	}
 	// The greater one has the host.
-	against := func(a, b *gatewayv1.HTTPRoute) int {
-		return cmp.Or(cmp.Compare(rank(a.Namespace, local(a)), rank(b.Namespace, local(b))),
-			b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Namespace, a.Namespace))
+	against := func(a, b claim) int {
+		return cmp.Or(cmp.Compare(rank(a.namespace, a.local), rank(b.namespace, b.local)),
+			b.since.Compare(a.since.Time), cmp.Compare(b.namespace, a.namespace), cmp.Compare(b.name, a.name))
 	}
 	other := slices.MaxFunc(others, against)
 	if len(own) == 0 {
-		if rank(namespace, false) > rank(other.Namespace, local(other)) {
+		if rank(namespace, false) > rank(other.namespace, other.local) {
 			return nil // the other one will see that it loses
 		}
-		return other
+		return &other
 	}
 	if against(slices.MaxFunc(own, against), other) > 0 {
 		return nil
 	}
-	return other
+	return &other
 }
 
 // local reports whether an HTTPRoute has the hosts of a Route inside the cluster.

@@ -11,12 +11,16 @@ import (
 // byService indexes HTTPRoutes by the Services of their namespace that they name.
 const byService = "service"
 
-// Led tells which Services HTTPRoutes name. Requests may go there, whatever the objects say that
-// the HTTPRoutes were made from: an update of those may not have got as far as the gateways.
-type Led struct{ httpRoutes cache.Indexer }
+// Led tells which Services HTTPRoutes name, and the plans that activators follow. Requests may go
+// there, whatever the objects say that the HTTPRoutes were made from: an update of those may not
+// have got as far as the gateways.
+type Led struct {
+	httpRoutes cache.Indexer
+	planned    Planned
+}
 
-// NewLed reads the HTTPRoutes of an informer that has not started yet.
-func NewLed(informer cache.SharedIndexInformer) Led {
+// NewLed reads the HTTPRoutes and Routes of informers that have not started yet.
+func NewLed(informer, routes cache.SharedIndexInformer) Led {
 	if _, there := informer.GetIndexer().GetIndexers()[byService]; !there {
 		err := informer.AddIndexers(cache.Indexers{byService: func(object any) (keys []string, _ error) {
 			if h, ok := object.(*gatewayv1.HTTPRoute); ok {
@@ -30,13 +34,13 @@ func NewLed(informer cache.SharedIndexInformer) Led {
 			panic(fmt.Sprintf("index HTTPRoutes by Service: %v", err)) // only a started informer refuses
 		}
 	}
-	return Led{informer.GetIndexer()}
+	return Led{informer.GetIndexer(), NewPlanned(routes)}
 }
 
-// To reports whether an HTTPRoute names the Service.
+// To reports whether an HTTPRoute or a plan names the Service.
 func (l Led) To(namespace, service string) (bool, error) {
 	list, err := l.httpRoutes.ByIndex(byService, namespace+"/"+service)
-	return len(list) > 0, err
+	return len(list) > 0 || l.planned.LeadsTo(namespace, service), err
 }
 
 // Services returns the names of the Services in its namespace that an HTTPRoute names.

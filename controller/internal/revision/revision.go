@@ -82,7 +82,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 		slices:         reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices.Informer(), names.ServerlessServiceLabel),
 		madeBy:         reconcile.IndexByLabel[*servingv1.Revision](serving.Revisions().Informer(), names.ConfigurationLabel),
 		configurations: serving.Configurations().Lister(),
-		led:            gateway.NewLed(httpRoutes),
+		led:            gateway.NewLed(httpRoutes, serving.Routes().Informer()),
 		routes:         serving.Routes().Lister(), pages: pages.Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Revision]{
@@ -113,6 +113,11 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	c.Watch(services.Informer(), r.parkedRevision)
 	c.Watch(slices.Informer(), r.parkedRevision)
 	c.Watch(httpRoutes, r.revisionsLed)
+	handle(serving.Routes().Informer(), cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
+		for _, name := range gateway.NoMore(before.(*servingv1.Route), after.(*servingv1.Route)) {
+			c.Enqueue(reconcile.Key{Namespace: after.(*servingv1.Route).Namespace, Name: name})
+		}
+	}})
 	w.Refusals.Tell(c.Enqueue)
 	named := indexNamed(serving.Revisions().Informer())
 	c.Watch(serving.Routes().Informer(), named(byFallback))

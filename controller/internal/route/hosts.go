@@ -14,6 +14,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/plan"
@@ -39,6 +40,34 @@ func (r *reconciler) ofSameHosts(object any) []reconcile.Key {
 					keys = append(keys, owner(other)...)
 				}
 			}
+			for _, other := range r.hosts.Planned(string(host)) {
+				keys = append(keys, reconcile.Self(other)...)
+			}
+		}
+	}
+	return keys
+}
+
+// withSameHosts returns the other Routes that have a host of a Route in their plans.
+func (r *reconciler) withSameHosts(object any) (keys []reconcile.Key) {
+	route, ok := object.(*servingv1.Route)
+	if !ok || route.Status.Annotations[names.PlanAnnotation] == "" {
+		return nil
+	}
+	c, _ := gateway.Told(route)
+	for i := range c.Targets {
+		if c.Targets[i].Host == "" {
+			continue
+		}
+		for _, other := range r.hosts.Planned(c.Targets[i].Host) {
+			if other.UID != route.UID {
+				keys = append(keys, reconcile.Self(other)...)
+			}
+		}
+		for _, other := range r.hosts.Of(c.Targets[i].Host) {
+			if !metav1.IsControlledBy(other, route) {
+				keys = append(keys, reconcile.ControllerOf("Route")(other)...)
+			}
 		}
 	}
 	return keys
@@ -55,6 +84,12 @@ func (r *reconciler) yield(ctx context.Context, route *servingv1.Route, s *setti
 			}
 		}
 	}
+	told, _ := gateway.Told(route)
+	for i := range told.Targets {
+		if told.Targets[i].Host != "" {
+			hosts[told.Targets[i].Host] = true
+		}
+	}
 	lost, err := r.lose(ctx, route, s, slices.Sorted(maps.Keys(hosts)))
 	if len(lost) > 0 {
 		unfollowed(route)
@@ -67,9 +102,30 @@ func (r *reconciler) yield(ctx context.Context, route *servingv1.Route, s *setti
 func (r *reconciler) lose(ctx context.Context, route *servingv1.Route, s *settings.Snapshot, hosts []string) ([]gateway.Holder, error) {
 	lost, err := r.hosts.Yield(ctx, s, route, "Route", hosts)
 	for _, one := range lost {
-		err = errors.Join(err, r.certificates.Drop(ctx, route, labels.Set{names.RouteLabel: route.Name}, one.Host))
+		err = errors.Join(err, r.certificates.Drop(ctx, route, labels.Set{names.RouteLabel: route.Name}, one.Host), r.unlead(ctx, route, one.Host))
 	}
 	return lost, err
+}
+
+// unlead takes a host out of the plan that activators follow, and deletes its bridge.
+func (r *reconciler) unlead(ctx context.Context, route *servingv1.Route, host string) error {
+	c, told := gateway.Told(route)
+	for i := range c.Targets {
+		if told && c.Targets[i].Host == host {
+			c.Targets[i].Host, c.Targets[i].Rank = "", 0
+			c.At = max(c.At+1, r.now().UnixMilli())
+			route.Status.Annotations = maps.Clone(route.Status.Annotations)
+			route.Status.Annotations[names.PlanAnnotation] = c.String()
+		}
+	}
+	for _, bridge := range r.rests.bridges.Of(r.system, string(route.UID)) {
+		if slices.Contains(bridge.Spec.Hostnames, gatewayv1.Hostname(host)) {
+			if err := apply.Delete(ctx, r.gateways.GatewayV1().HTTPRoutes(r.system), "HTTPRoute", bridge, metav1.DeleteOptions{}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // taken says whether a public host of the Route belongs to another namespace, nil if none does. The

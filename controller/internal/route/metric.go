@@ -7,6 +7,7 @@ import (
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
@@ -56,4 +57,13 @@ func (r rollouts) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n.held), namespace, "held")
 		out <- prometheus.MustNewConstMetric(rolloutsOf, prometheus.GaugeValue, float64(n.wentBack), namespace, "went_back")
 	}
+}
+
+// Resting is a metric of the Routes whose plans activators follow. Each replica of the controller
+// tells all.
+func Resting(w *reconcile.World) prometheus.Collector {
+	planned := gateway.NewPlanned(w.EbbInformers.Serving().V1().Routes().Informer())
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ebb_resting_routes",
+		Help: "Routes whose plans activators follow. Their hosts rest, or may rest when nobody sends much to them."},
+		func() float64 { return float64(planned.Len()) })
 }

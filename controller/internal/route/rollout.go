@@ -54,15 +54,20 @@ func mannerOf(route *servingv1.Route, s *settings.Snapshot) (m manner, err error
 
 // rolledOut replaces each target that follows a latest revision by the revisions that share its
 // requests now. The state of the rollout is an annotation of the Route's cluster-local HTTPRoute,
-// which every Route has.
+// and of its status if activators follow its plan: then it may have no HTTPRoute.
 func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targets []target, m manner) ([]target, rolling, time.Duration, error) {
 	before := rollout.State{}
 	own := (&plan.Input{Namespace: route.Namespace, ClusterDomain: r.clusterDomain}).LocalHost(route.Name)
 	have, found, err := apply.Found(r.httpRoutes.HTTPRoutes(route.Namespace).Get(own))
 	if err != nil {
 		return nil, rolling{}, 0, err
-	} else if found {
-		before = rollout.GiveBack(rollout.Parse(have.Annotations[names.RolloutAnnotation]), r.lost(route.Namespace))
+	}
+	stored := route.Status.Annotations[names.RolloutAnnotation]
+	if stored == "" && found {
+		stored = have.Annotations[names.RolloutAnnotation]
+	}
+	if stored != "" {
+		before = rollout.GiveBack(rollout.Parse(stored), r.lost(route.Namespace))
 	}
 	m.unseen = r.unseen(route.Namespace, before)
 	before, reason, look, err := r.verdictOf(ctx, route, m, before)

@@ -1,10 +1,10 @@
 // Package route programs the gateways with Routes and reports when the gateways follow.
 //
-// Owns: a Route's status, its HTTPRoutes, its placeholder Services. Reads: Routes, Configurations,
-// Revisions, the public Services of revisions, settings; the gateways, by probes; how requests
-// ended, from the autoscaler. Writes: what it owns, and on a Revision that it went back. Never:
-// routes to a revision that was never Ready; reports Ready before every gateway pod follows the
-// plan.
+// Owns: a Route's status, its HTTPRoutes and bridges, its placeholder Services. Reads: Routes,
+// Configurations, Revisions, the public Services of revisions, PodAutoscalers, DomainMappings,
+// settings; the gateways and activators, by probes; how requests ended, from the autoscaler.
+// Writes: what it owns, and on a Revision that it went back. Never: routes to a revision that was
+// never Ready; reports Ready before every gateway pod, or every activator, follows the plan.
 package route
 
 import (
@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -28,7 +27,6 @@ import (
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
-	servinginformers "ebb.dev/ebb/api/client/informers/externalversions/serving/v1"
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
@@ -38,6 +36,7 @@ import (
 	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
+	shared "ebb.dev/ebb/controller/internal/resting"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/ingress/ready"
 	"ebb.dev/ebb/ingress/rollout"
@@ -70,36 +69,14 @@ type reconciler struct {
 	events          record.EventRecorder
 	trials          trials
 	asks            asks
+	namespaces      corelisters.NamespaceLister
+	rests           *rests
 	// heard is asks.take: how a Service's requests ended, for the judge of a Route.
 	heard func(key reconcile.Key, service string) *answer
 }
 
-// byTarget indexes Routes by the Configurations and Revisions that they name.
-const byTarget = "target"
-
-func configurationTarget(namespace, name string) string {
-	return "configuration " + namespace + "/" + name
-}
-func revisionTarget(namespace, name string) string { return "revision " + namespace + "/" + name }
-
-func targetsOf(object any) ([]string, error) {
-	route, ok := object.(*servingv1.Route)
-	if !ok {
-		return nil, nil
-	}
-	var out []string
-	for _, t := range route.Spec.Traffic {
-		if t.RevisionName != "" {
-			out = append(out, revisionTarget(route.Namespace, t.RevisionName))
-		} else {
-			out = append(out, configurationTarget(route.Namespace, t.ConfigurationName))
-		}
-	}
-	return out, nil
-}
-
-// New returns the reconciler of Routes.
-func New(w *reconcile.World) *reconcile.Controller {
+// New returns the reconciler of Routes. seen tells which hosts may rest.
+func New(w *reconcile.World, seen *shared.Seen) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	placeholders := w.Kubernetes("", names.RouteLabel).Core().V1().Services()
 	public := w.Kubernetes("", names.ServerlessServiceLabel).Core().V1().Services()
@@ -121,62 +98,35 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c := reconcile.Kind[*servingv1.Route]{
 		Name: "route", Informer: routes, World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
-		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key); r.forget(key) },
-		// Once there is a plan, its traffic and the progress of a rollout are shown at once.
-		MayHold: func(before, _ *servingv1.Route) bool { return len(before.Status.Traffic) == 0 },
+		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key); r.forget(key); r.rests.forget(key) },
+		// Once there is a plan, its traffic and the progress of a rollout are shown at once, and
+		// activators are told at once.
+		MayHold: func(before, after *servingv1.Route) bool {
+			return len(before.Status.Traffic) == 0 && before.Status.Annotations[names.PlanAnnotation] == after.Status.Annotations[names.PlanAnnotation]
+		},
 	}.Controller()
 	r.certificates = certificate.New(w, c, certificate.Concerns(routes, "Route"))
 	r.listeners = gateway.NewListeners(w, c, "Route")
 	r.hosts = gateway.NewHosts(w, r.listeners)
 	r.prober = gateway.NewProber(w, c)
 	r.asks.wake = c.Enqueue
+	r.namespaces = w.Kubernetes("", "").Core().V1().Namespaces().Lister()
 	probe, others := c.Background, c.Others
+	r.rests = newRests(w, c, seen)
 	c.Background = func(ctx context.Context) {
 		var asking sync.WaitGroup
 		asking.Go(func() { r.asks.run(ctx) })
+		asking.Go(func() { r.rests.activators.Run(ctx) })
 		probe(ctx)
 		asking.Wait()
 	}
-	c.Others = func(key reconcile.Key) { others(key); r.forget(key) }
+	c.Others = func(key reconcile.Key) { others(key); r.forget(key); r.rests.forget(key) }
 	watchTargets(c, routes.GetIndexer(), serving, public.Informer())
 	c.Watch(placeholders.Informer(), reconcile.Label(names.RouteLabel))
 	c.Watch(httpRoutes.Informer(), r.ofSameHosts)
+	c.Watch(routes, r.withSameHosts)
+	watchRests(c, w, naming(routes.GetIndexer()))
 	return c
-}
-
-// watchTargets reconciles the Routes that name a Configuration or a Revision when that changes, or
-// the public Service of a Revision.
-func watchTargets(c *reconcile.Controller, routes cache.Indexer, serving servinginformers.Interface, public cache.SharedIndexInformer) {
-	naming := func(targets ...string) (keys []reconcile.Key) {
-		for _, t := range targets {
-			found, err := routes.ByIndex(byTarget, t)
-			if err != nil {
-				continue
-			}
-			for _, route := range found {
-				keys = append(keys, reconcile.Self(route)...)
-			}
-		}
-		return keys
-	}
-	c.Watch(serving.Configurations().Informer(), func(object any) []reconcile.Key {
-		m := object.(metav1.Object)
-		return naming(configurationTarget(m.GetNamespace(), m.GetName()))
-	})
-	ofRevision := func(namespace, revision, configuration string) []reconcile.Key {
-		return naming(revisionTarget(namespace, revision), configurationTarget(namespace, configuration))
-	}
-	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key {
-		m := object.(metav1.Object)
-		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
-	})
-	c.Watch(public, func(object any) []reconcile.Key {
-		m := object.(metav1.Object)
-		if m.GetLabels()[names.ServiceTypeLabel] != names.ServiceTypePublic {
-			return nil
-		}
-		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
-	})
 }
 
 func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (time.Duration, error) {
@@ -223,9 +173,12 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 			return 0, err
 		}
 	}
-	live, err := r.follow(ctx, route, p, s, state.State, byName)
+	live, next, err := r.lead(ctx, route, &in, p, s, state.State, byName)
 	if err != nil {
 		return verdict(route, err)
+	}
+	if next > 0 && (again == 0 || next < again) {
+		again = next
 	}
 	if !live || !state.InProgress() {
 		return again, nil
@@ -242,7 +195,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if !first {
 		return again, nil
 	}
-	if _, err := r.follow(ctx, route, p, s, paced, byName); err != nil {
+	if _, _, err := r.lead(ctx, route, &in, p, s, paced, byName); err != nil {
 		return verdict(route, err)
 	}
 	return time.Millisecond, nil

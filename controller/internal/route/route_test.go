@@ -32,6 +32,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/resting"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/eventually"
@@ -169,7 +170,7 @@ func setThrough(t *testing.T, way func(http.RoundTripper) http.RoundTripper) *st
 	s.settings = settings.NewStore(snapshot)
 	world := reconcile.NewWorld(clients, s.settings, record.NewFakeRecorder(1000),
 		slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
-	controller := New(world)
+	controller := New(world, resting.NewSeen(world))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {

@@ -24,6 +24,7 @@ type bench struct {
 	at               []int
 	image            string
 	more, once, cold int
+	switches         int
 
 	audit   *audit.Log
 	domain  string
@@ -40,6 +41,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return err
 	}
 	b.summary = result.Fields{}
+	if b.switches > 0 {
+		if err := b.switchOver(ctx); err != nil {
+			return err
+		}
+	}
 	if err := b.makeFirst(ctx); err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func (b *bench) copyUntil(ctx context.Context, n int) (err error) {
 		return err
 	}
 	if !slices.ContainsFunc(parts, func(p part) bool { return strings.Contains(p.text, b.hash) }) {
-		return errors.New("no HTTPRoute has the hash of the plan that this benchmark computes: it needs the settings of `make up`")
+		return errors.New("no HTTPRoute or Route has the hash of the plan that this benchmark computes: it needs the settings of `make up`")
 	}
 	resume, err := b.pause(ctx)
 	defer func() { err = errors.Join(err, resume.Run()) }()
@@ -172,10 +172,17 @@ func (b *bench) copy(ctx context.Context, parts []part, name string) error {
 		return err
 	}
 	replace := []string{b.hash, hash, copyName(0), name}
-	for _, p := range parts {
+	of := func(p part) (*unstructured.Unstructured, error) {
 		o := &unstructured.Unstructured{}
 		if err := json.Unmarshal([]byte(strings.NewReplacer(replace...).Replace(p.text)), &o.Object); err != nil {
-			return fmt.Errorf("copy %s: %w", p.resource.Resource, err)
+			return nil, fmt.Errorf("copy %s: %w", p.resource.Resource, err)
+		}
+		return o, nil
+	}
+	for _, p := range parts {
+		o, err := of(p)
+		if err != nil {
+			return err
 		}
 		client := b.Dynamic.Resource(p.resource).Namespace(b.Namespace)
 		made, err := client.Create(ctx, o, metav1.CreateOptions{})
@@ -185,6 +192,9 @@ func (b *bench) copy(ctx context.Context, parts []part, name string) error {
 		replace = append(replace, string(p.uid), string(made.GetUID()))
 		if !p.hasStatus {
 			continue
+		}
+		if o, err = of(p); err != nil { // a status may say its own UID
+			return err
 		}
 		o.SetResourceVersion(made.GetResourceVersion())
 		if _, err := client.UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) {

@@ -1,9 +1,10 @@
 // Command scale measures what one more service costs beside many that rest. It prints JSON lines
-// and a summary with, for each number of services in -at, the seconds until one more is Ready,
-// what Ebb writes for it, and the memory of the control plane and the gateways. With few
-// services it also measures how many become Ready in a second, what a cold start costs, and how
-// many objects a service has; with most, what the roll of an activator writes, and how long
-// after the restart of a component one more is Ready.
+// and a summary with, for each number of services in -at, the seconds until one more is Ready, what
+// Ebb writes for it, and the memory of the control plane and the gateways. With few services it
+// also measures how many become Ready in a second, what a cold start costs, and how many objects a
+// service has; with most, what the roll of an activator writes, and how long after the restart of a
+// component one more is Ready. With -resting all of it is measured while hosts rest, and -switches
+// counts the requests that are lost when one comes to rest or gets HTTPRoutes of its own.
 //
 // Making many services takes hours by Ebb's own path, so most are copies: one resting service is
 // made by Ebb, and its objects are created again under other names, with their status, while Ebb
@@ -13,8 +14,8 @@
 //
 // Owns: its namespace. Reads: objects, the components' metrics, what kubelets tell of pods, and the
 // audit log that EBB_AUDIT_LOG names. Writes: services that rest; the replicas of controller,
-// autoscaler and istiod during a copy; allow-zero-initial-scale in config-autoscaler during the
-// run. Never: asserts a figure.
+// autoscaler and istiod during a copy; allow-zero-initial-scale in config-autoscaler and, if asked,
+// resting-routes in config-gateway during the run. Never: asserts a figure.
 package main
 
 import (
@@ -35,8 +36,10 @@ func main() {
 	more := flag.Int("more", 10, "services that are added one by one at each number")
 	once := flag.Int("once", 100, "services that are added at once")
 	cold := flag.Int("cold", 20, "cold starts")
+	rests := flag.Bool("resting", false, "let hosts rest: resting-routes in config-gateway is Enabled during the run")
+	switches := flag.Int("switches", 0, "how often a service gets HTTPRoutes of its own or loses them under 200 requests a second; it begins five minutes after the service")
 	flag.Parse()
-	b := bench{image: *image, more: *more, once: *once, cold: *cold, out: &result.Printer{Bench: "scale", Out: os.Stdout}}
+	b := bench{image: *image, more: *more, once: *once, cold: *cold, switches: *switches, out: &result.Printer{Bench: "scale", Out: os.Stdout}}
 	for _, text := range strings.Split(*at, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || len(b.at) > 0 && n <= b.at[len(b.at)-1] {
@@ -45,7 +48,11 @@ func main() {
 		}
 		b.at = append(b.at, n)
 	}
-	trial.OnCluster("scale", map[string]map[string]string{"config-autoscaler": {"allow-zero-initial-scale": "true"}},
+	config := map[string]map[string]string{"config-autoscaler": {"allow-zero-initial-scale": "true"}}
+	if *rests || *switches > 0 {
+		config["config-gateway"] = map[string]string{"resting-routes": "Enabled"}
+	}
+	trial.OnCluster("scale", config,
 		func(ctx context.Context, p *trial.Place) error {
 			b.Place = p
 			return b.run(ctx)

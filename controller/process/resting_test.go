@@ -1,0 +1,217 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/pkg/apis"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/ingress/plan"
+)
+
+// restingService is a Service whose hosts may rest.
+type restingService struct {
+	*ground
+	hosts []string
+}
+
+func newRestingService(t *testing.T) restingService {
+	s := restingService{newRestingGround(t, 1), []string{"a.ns.example.com", "a.ns.svc.cluster.local"}}
+	s.pass(30 * time.Second) // the gateways are seen to have the common HTTPRoutes
+	return s
+}
+
+// exists brings the Service to Ready. Nobody sends requests after a minute.
+func (s restingService) exists() {
+	s.t.Helper()
+	s.hello("dev.local/hello:1", nil)
+	s.pass(2 * time.Minute)
+	if c := s.ready(); !c.IsTrue() {
+		s.t.Fatalf("not Ready: %s %s\n%s", c.GetReason(), c.GetMessage(), s.store.Names("ns"))
+	}
+}
+
+func (s restingService) ready() *apis.Condition {
+	return get[servingv1.Service](s.ground, services, "a").Status.GetCondition(apis.ConditionReady)
+}
+
+// serves plays time in small steps and wants each host answered in each of them, until is says that
+// it is enough.
+func (s restingService) serves(what string, is func() bool) {
+	s.t.Helper()
+	for range 120 * 100 {
+		for _, host := range s.hosts {
+			if a := s.ask(gatewayOf(host), host, ""); a.code != 200 {
+				s.t.Fatalf("%s: host %s answers %d: %s\n%s", what, host, a.code, a.why, s.state())
+			}
+		}
+		if is() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		s.run()
+		synctest.Wait()
+	}
+	s.t.Fatalf("%s: not within two minutes\n%s", what, s.state())
+}
+
+func (s restingService) state() string {
+	var out strings.Builder
+	for _, h := range append(s.systems(), all[gatewayv1.HTTPRoute](s.ground, httpRoutes)...) {
+		fmt.Fprintf(&out, "%s/%s %v %d rules\n", h.Namespace, h.Name, h.Spec.Hostnames, len(h.Spec.Rules))
+	}
+	route := get[servingv1.Route](s.ground, routesResource, "a")
+	fmt.Fprintf(&out, "told %s\n", route.Status.Annotations[names.PlanAnnotation])
+	for _, c := range route.Status.Conditions {
+		fmt.Fprintf(&out, "  %s=%s %s %s\n", c.Type, c.Status, c.Reason, c.Message)
+	}
+	return out.String()
+}
+
+func (s restingService) own() bool { return len(s.names(httpRoutes)) == 2 && s.bridges() == 0 }
+func (s restingService) atRest() bool {
+	return len(s.names(httpRoutes)) == 0 && s.bridges() == 0
+}
+
+func (s restingService) bridges() (n int) {
+	for _, h := range s.systems() {
+		if h.Labels[names.BridgeLabel] != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// loaded has the gateways send requests to the pods of a revision for a while.
+func (s restingService) loaded(revision string, d time.Duration) {
+	s.requests[revision], s.busyUntil[revision] = time.Now().Add(d), time.Now().Add(d)
+	s.run()
+}
+
+// A Service has no HTTPRoute while its requests pass the activators. Under load it gets its own,
+// and loses them later.
+func TestAServiceRestsWhileActivatorsServeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		if !s.atRest() {
+			t.Fatalf("a new Service has HTTPRoutes:\n%s", s.state())
+		}
+		s.store.Writes()
+		s.hello("dev.local/hello:2", nil)
+		s.serves("a second revision", func() bool { by := s.routedTo(s.hosts[0]); return by[0] == "a-00002" && s.ready().IsTrue() })
+		if !s.atRest() {
+			t.Errorf("a second revision has HTTPRoutes:\n%s", s.state())
+		}
+		for round := range 2 {
+			s.loaded("a-00002", 5*time.Minute)
+			s.pass(5 * time.Second)
+			if !s.atRest() {
+				t.Errorf("a short load has HTTPRoutes written:\n%s", s.state())
+			}
+			s.serves("under load", s.own)
+			if !s.ready().IsTrue() {
+				t.Errorf("round %d: with HTTPRoutes of its own it is not Ready", round)
+			}
+			s.pass(8 * time.Minute)
+			if !s.own() {
+				t.Errorf("round %d: it loses its HTTPRoutes at once", round)
+			}
+			s.pass(100 * time.Second)
+			s.serves("quiet again", s.atRest)
+		}
+		s.store.Writes()
+		s.pass(10 * time.Minute)
+		for _, w := range s.store.Writes() {
+			t.Errorf("at rest, somebody writes %v", w)
+		}
+	})
+}
+
+// What HTTPRoutes of its own are for, they are there for; then they go again.
+func TestWhatKeepsAServiceFromResting(t *testing.T) {
+	for what, c := range map[string]struct{ begin, end func(restingService) }{
+		"an annotation": {
+			func(s restingService) { s.annotate("disabled") },
+			func(s restingService) { s.annotate("enabled") },
+		},
+		"the setting": {
+			func(s restingService) { s.rests = false; s.set() },
+			func(s restingService) { s.rests = true; s.set() },
+		},
+		"a DomainMapping": {
+			func(s restingService) { s.mapDomain() },
+			func(s restingService) {
+				if err := s.user.Ebb.ServingV1beta1().DomainMappings("ns").Delete(context.Background(), mapped, metav1.DeleteOptions{}); err != nil {
+					s.t.Fatal(err)
+				}
+			},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newRestingService(t)
+				defer s.end()
+				s.exists()
+				c.begin(s)
+				s.serves("with "+what, func() bool {
+					own := slices.DeleteFunc(s.names(httpRoutes), func(name string) bool { return name == mapped })
+					return len(own) == 2 && s.bridges() == 0 && get[servingv1.Route](s.ground, routesResource, "a").Status.Annotations[names.PlanAnnotation] == ""
+				})
+				if !s.ready().IsTrue() {
+					t.Errorf("it is not Ready:\n%s", s.state())
+				}
+				if what == "a DomainMapping" {
+					s.serves("mapped", func() bool { return s.ask(public, mapped, "").code == 200 })
+				}
+				if what == "the setting" {
+					s.pass(2 * time.Minute)
+					for _, h := range s.systems() {
+						t.Errorf("HTTPRoute %s is left", h.Name)
+					}
+					if s.resting() || s.store.Get(endpointSlices, "knative-serving", plan.Resting) != nil || s.store.Get(coreServices, "knative-serving", plan.Resting) != nil {
+						t.Error("the Service or its EndpointSlice is left")
+					}
+				}
+				c.end(s)
+				s.pass(7 * time.Minute)
+				s.serves("without "+what, s.atRest)
+			})
+		})
+	}
+}
+
+func (s restingService) annotate(value string) {
+	v := get[servingv1.Service](s.ground, services, "a").DeepCopy()
+	v.Annotations = map[string]string{names.RestingAnnotation: value}
+	s.put(services, "serving.knative.dev/v1", "Service", v)
+}
+
+// The controller dies in the middle of a switch, again and again.
+func TestAControllerThatDiesWhileAServiceComesToRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		s.loaded("a-00001", 10*time.Minute)
+		last := ""
+		s.serves("under load", func() bool {
+			if now := s.state(); now != last {
+				last = now
+				s.start(s.replicas[0])
+			}
+			return s.own()
+		})
+	})
+}
