@@ -61,7 +61,7 @@ var layers = []layer{
 	{folder: "internal/component", own: []string{"settings", "wire", "internal"}, why: "it is how processes begin, and knows no other domain words"},
 	{folder: effects, only: std, why: "a pure core"},
 	{folder: "internal/", own: []string{"internal", "forward", "wire"}, why: "leaf libraries know no domain words"},
-	{folder: "node-agent", own: []string{"standby", "internal"}, why: "it runs on every node, as root: it is small"},
+	{folder: "node-agent", own: []string{"standby", "wire", "internal"}, why: "it runs on every node, as root: it is small"},
 	{folder: "shim", only: std, why: "it is copied into other people's images"},
 	{folder: "queue-proxy", own: []string{"forward", "wire", "internal", "standby"}, why: "it knows no Kubernetes"},
 	{folder: "activator", own: []string{"api", "settings", "forward", "wire", "ingress/plan", "internal"}},

@@ -127,7 +127,7 @@ func TestExplain(t *testing.T) {
 
 	silent := cartView()
 	silent.Revisions[0].Nodes = []view.SilentNode{{Name: "b", Pods: 2, State: "lost", Since: ago(7 * time.Second),
-		Reason: "node b: nothing there has answered for 10.0 s; asked by this autoscaler and an activator on node c; 2 nodes answer"}}
+		Reason: "node b: nothing there has answered for 10.0 s; asked by this autoscaler and from node c; 2 nodes answer"}}
 
 	for name, about := range map[string]*subject{
 		"silent":   {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{remembered}, view: silent},

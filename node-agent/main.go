@@ -1,6 +1,6 @@
 // Command node-agent freezes and thaws the containers of pods that sleep, for the queue-proxies of
-// its node. As "node-agent guard" it is the second process that thaws everything when the first one
-// dies or stalls.
+// its node, and says which nodes it reaches. As "node-agent guard" it is the second process that
+// thaws everything when the first one dies or stalls.
 //
 // Owns: the cgroup files that package cgroup names. Reads: the pods of its node. Writes: these
 // files. Never: decides who sleeps, or is needed for a pod to run.
@@ -23,6 +23,7 @@ import (
 	"ebb.dev/ebb/node-agent/internal/guard"
 	"ebb.dev/ebb/node-agent/internal/link"
 	"ebb.dev/ebb/node-agent/internal/pods"
+	"ebb.dev/ebb/node-agent/internal/witness"
 	"ebb.dev/ebb/standby"
 )
 
@@ -61,6 +62,8 @@ func serve(ctx context.Context, tree *cgroup.Tree, socket string, e *env.Reader,
 	}
 	node := e.Needed("EBB_NODE_NAME", "Name of this node.")
 	metrics := e.Text("EBB_LISTEN_METRICS", "", "Address of /metrics; none if not set.")
+	reach := e.Text("EBB_LISTEN_REACH", "", "Address at which autoscalers ask which nodes this one reaches; none if not set.")
+	tokens := e.Text("EBB_TOKENS", "/etc/ebb/tokens", "Folder with the tokens of who may ask.")
 	if e.Err() != nil {
 		return e.Err()
 	}
@@ -89,6 +92,9 @@ func serve(ctx context.Context, tree *cgroup.Tree, socket string, e *env.Reader,
 	parts := []run.Part{
 		{Name: "guard", Run: func(ctx context.Context) error { return post.Serve(ctx, socket) }},
 		{Name: "pods", Run: func(ctx context.Context) error { return all.Run(ctx, source) }},
+	}
+	if reach != "" {
+		parts = append(parts, run.Part{Name: "witness", Run: (&witness.Witness{Node: node, Address: reach, Tokens: tokens, Log: log}).Run})
 	}
 	if metrics != "" {
 		parts = append(parts, telemetry.MetricsServer(metrics, registry))

@@ -4,17 +4,27 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 )
 
 // Admit returns the signature of a message that is signed with the token of a revision, or of
 // ActivatorSubject and the like, is of the present, and has not come before. It answers 401 to any
 // other one.
 func (g *Guard) Admit(w http.ResponseWriter, r *http.Request, keys Keys, namespace, revision string) (*Signature, bool) {
+	return g.admit(w, r, func(s *Signature) bool { return s.By(keys, namespace, revision) }, subject(namespace, revision))
+}
+
+// AdmitTokens is Admit for a receiver that knows no keys, but the tokens of a subject.
+func (g *Guard) AdmitTokens(w http.ResponseWriter, r *http.Request, tokens []string, subject string) (*Signature, bool) {
+	return g.admit(w, r, func(s *Signature) bool { return slices.ContainsFunc(tokens, s.ByToken) }, "the "+subject)
+}
+
+func (g *Guard) admit(w http.ResponseWriter, r *http.Request, by func(*Signature) bool, whose string) (*Signature, bool) {
 	s, err := ReadSignature(r)
 	switch {
 	case err != nil:
-	case !s.By(keys, namespace, revision):
-		err = fmt.Errorf("the message is not signed with the token of %s", subject(namespace, revision))
+	case !by(s):
+		err = fmt.Errorf("the message is not signed with the token of %s", whose)
 	default:
 		err = g.Check(s, w.Header())
 	}

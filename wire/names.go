@@ -94,6 +94,7 @@ const (
 	PortH2C           = 8013 // queue-proxy and activator, h2c services
 	PortTLS           = 8112 // queue-proxy and activator, TLS
 	PortAnnounce      = 8014 // activator, PathAnnounce and PathReach
+	PortNodeAgent     = 9395 // node agent, PathReach
 	PortDrain         = 8022 // queue-proxy, PathDrain and PathLiveness
 	PortMetrics       = 9090 // queue-proxy: one Stat for the autoscaler; components: Prometheus
 	PortUserMetrics   = 9091 // queue-proxy, Prometheus metrics of requests
@@ -107,7 +108,7 @@ const (
 const (
 	PathDrain     = "/wait-for-drain" // queue-proxy: answers when it has drained
 	PathAnnounce  = "/announce"       // activator: POST Announcement
-	PathReach     = "/reach"          // activator: POST of a ReachQuestion
+	PathReach     = "/reach"          // activator and node agent: POST of a ReachQuestion
 	PathStats     = "/stats"          // autoscaler: POST of EncodeStats
 	PathIncidents = "/incidents"      // autoscaler: POST of Incidents
 	PathViews     = "/views"          // autoscaler: GET ?namespace=&service=, from another replica

@@ -13,22 +13,24 @@ const (
 	MaxReachBytes = 8 << 10
 )
 
-// HeaderReachProof has the proof that an activator gave the answer to a ReachQuestion.
+// HeaderReachProof has the proof that an activator, or a node agent, gave the answer to a
+// ReachQuestion.
 const HeaderReachProof = "Ebb-Reach-Proof"
 
-// ReachQuestion is what an autoscaler asks an activator: at which of these pods does somebody
-// answer? It may have none, to ask where the activator runs.
+// ReachQuestion is what an autoscaler asks an activator or a node agent: at which of these pods
+// does somebody answer? It may have none, to ask where the activator runs.
 type ReachQuestion struct {
 	Pods []netip.Addr `json:"pods"`
 }
 
-// ReachAnswer is the activator's answer. A pod that it does not know, or that it could not ask, is
-// in neither list.
+// ReachAnswer is the answer. A pod that it does not know, or that it could not ask, is in neither
+// list.
 type ReachAnswer struct {
-	// Node is where the activator runs, "" if it does not know.
+	// Node is where the activator or the agent runs, "" if it does not know.
 	Node string `json:"node,omitempty"`
 	// Life are the pods whose node's kernel answered, also if it refused a connection. Silent are
-	// those where nobody answered in time.
+	// those where nobody answered in time. A node agent lists only pods there that have answered it
+	// in the minute before.
 	Life   []netip.Addr `json:"life,omitempty"`
 	Silent []netip.Addr `json:"silent,omitempty"`
 }

@@ -24,6 +24,10 @@ const (
 	CourierSecretToken = "token"
 )
 
+// NodeAgentSecret is the name of the Secret in the system namespace that holds the tokens of
+// NodeAgentSubject, in the fields of the keys that they are made with. Node agents know no key.
+const NodeAgentSecret = "node-agent-token"
+
 // Keys are the keys of all tokens as they are now. Without any, as before the controller has made
 // one, nothing is valid.
 type Keys struct {
@@ -58,7 +62,20 @@ func (k Keys) Token(namespace, revision string) string {
 const (
 	ActivatorSubject  = "activator"
 	AutoscalerSubject = "autoscaler"
+	// NodeAgentSubject is whom an autoscaler speaks as to a node agent, and has an answer of.
+	NodeAgentSubject = "node-agent"
 )
+
+// NodeAgentTokens returns the content of NodeAgentSecret, of that of the Secret of keys.
+func NodeAgentTokens(keys map[string][]byte) map[string][]byte {
+	tokens := map[string][]byte{}
+	for _, field := range []string{TokenSecretKey, TokenSecretNext, TokenSecretPrevious} {
+		if key := keys[field]; len(key) > 0 {
+			tokens[field] = []byte(Token(key, "", NodeAgentSubject))
+		}
+	}
+	return tokens
+}
 
 // NamespaceKey returns the key of the tokens of a namespace's revisions: the HMAC-SHA256, in hex,
 // of the namespace under key. It speaks for all revisions of the namespace and for none of others.

@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/http"
 	"net/netip"
 	"time"
 
 	"ebb.dev/ebb/activator/internal/announce"
-	"ebb.dev/ebb/activator/internal/asked"
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/chain"
 	"ebb.dev/ebb/activator/internal/coldstart"
@@ -29,6 +29,7 @@ import (
 	"ebb.dev/ebb/activator/internal/watch"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/internal/asked"
 	"ebb.dev/ebb/internal/component"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/tlsoptions"
@@ -91,6 +92,14 @@ type activator struct {
 
 	coldStarts *coldstart.Accounts
 	incidents  *incidents.Reporter
+}
+
+// newAsked makes what answers autoscalers that ask at which pods somebody answers.
+func newAsked(node string, keys func() wire.Keys, table *backends.Table) *asked.Server {
+	guard := &wire.Guard{}
+	return &asked.Server{Node: node, Knows: table.Knows, Silent: table.Silent, Admit: func(w http.ResponseWriter, r *http.Request) (*wire.Signature, bool) {
+		return guard.Admit(w, r, keys(), "", wire.AutoscalerSubject)
+	}}
 }
 
 // newTable makes the table of revisions. A queue that forms is told to the autoscaler, and has pods
@@ -175,7 +184,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	}
 	return &activator{
 		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements,
-		asked: &asked.Server{Node: o.node, Keys: keys, Knows: table.Knows, Silent: table.Silent}, observe: observer, coldStarts: coldStarts, incidents: told,
+		asked: newAsked(o.node, keys, table), observe: observer, coldStarts: coldStarts, incidents: told,
 		serve: &serve.Server{Forward: requests, Listeners: listeners, Known: watcher.Known, LastRequest: handler.LastRequest, Log: log, Departure: departure,
 			TLSKnown: who.Known(), TLSAddress: c.Address(wire.PortTLS)},
 	}, nil

@@ -17,9 +17,9 @@
 //	Silent   signs of life for BackAfter -> Well; silent for LostAfter, and all agree -> Lost
 //	Lost     signs of life for BackAfter -> Well
 //
-// All agree if this autoscaler asked in vain, an activator on a third node did, too, or else the
-// node has not renewed its Lease, and more nodes answer than are silent. Where they do not agree, a
-// node stays what it is: nothing is taken back but for a sign of life.
+// All agree if this autoscaler asked in vain, an activator or a node agent on a third node did,
+// too, or else the node has not renewed its Lease, and more nodes answer than are silent. Where
+// they do not agree, a node stays what it is: nothing is taken back but for a sign of life.
 package alive
 
 import (
@@ -71,13 +71,13 @@ type Node struct {
 	// Ends is how often it fell silent and came back.
 	Ends uint8
 
-	// by is the node of the activator that asked in vain last.
+	// by is the node of the activator, or of the agent, that asked in vain last.
 	by string
 	// spoke is the newest sign of life, steady the first one since a silence of SilentAfter.
 	spoke, steady time.Duration
 	// first is the first question in vain after spoke, began this autoscaler's first one; own and
-	// other are the newest ones: of this autoscaler, and of an activator on a third node. They
-	// count only if they are after spoke.
+	// other are the newest ones: of this autoscaler, and from a third node. They count only if
+	// they are after spoke.
 	first, began, own, other time.Duration
 	// read is when its Lease was last read, renewed when it was seen to have changed, or when it
 	// was first read after a while.
@@ -97,8 +97,8 @@ func (n *Node) Spoke(at time.Duration) {
 	n.spoke = max(n.spoke, at)
 }
 
-// Unanswered takes a question that nobody answered: when it was asked, and the node of the
-// activator that asked it, "" for this autoscaler. One from before the last sign of life counts for
+// Unanswered takes a question that nobody answered: when it was asked, and the node from which it
+// was asked, "" for this autoscaler. One from before the last sign of life counts for
 // nothing.
 func (n *Node) Unanswered(asked time.Duration, by string) {
 	if asked <= n.spoke {
@@ -194,7 +194,7 @@ func (n *Node) agree(a Around, now time.Duration) (why string, agreed bool) {
 		by = append(by, "this autoscaler")
 	}
 	if other {
-		by = append(by, "an activator on node "+n.by)
+		by = append(by, "from node "+n.by)
 	}
 	asked := "asked by " + strings.Join(by, " and ")
 	switch {

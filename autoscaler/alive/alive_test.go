@@ -100,7 +100,7 @@ func TestADeadNodeCostsSeconds(t *testing.T) {
 		t.Errorf("lost after %s", at)
 	}
 	last := s.told[len(s.told)-1].Reason
-	if want := "node b: nothing there has answered for 3.0 s; asked by this autoscaler and an activator on node c; 2 nodes answer"; last != want {
+	if want := "node b: nothing there has answered for 3.0 s; asked by this autoscaler and from node c; 2 nodes answer"; last != want {
 		t.Errorf("got  %s\nwant %s", last, want)
 	}
 	from = s.now
@@ -327,15 +327,15 @@ func TestReasons(t *testing.T) {
 	}{
 		{silent(0, 0), Around{}, 95, Well, "it answers"},
 		{silent(91, 0), Around{}, 92, Doubted, "a question was not answered"},
-		{silent(92, 92), Around{Heard: 2}, 93, Silent, "nothing there has answered for 2.0 s; asked by this autoscaler and an activator on node c; 2 nodes answer; its pods are replaced after 3.0 s"},
-		{both, Around{Heard: 3, Unheard: 1}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler and an activator on node c; 3 nodes answer"},
-		{both, Around{Heard: 2, Unheard: 1}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler and an activator on node c, but 2 of 4 nodes are silent, so it may be the one who asks that is cut off"},
+		{silent(92, 92), Around{Heard: 2}, 93, Silent, "nothing there has answered for 2.0 s; asked by this autoscaler and from node c; 2 nodes answer; its pods are replaced after 3.0 s"},
+		{both, Around{Heard: 3, Unheard: 1}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler and from node c; 3 nodes answer"},
+		{both, Around{Heard: 2, Unheard: 1}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler and from node c, but 2 of 4 nodes are silent, so it may be the one who asks that is cut off"},
 		{alone, Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease is not known"},
 		{fresh, Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease may be no older than 4.0 s"},
 		{stale, Around{Heard: 2}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease is 13.0 s old; 2 nodes answer"},
 		{silent(0, 94), Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; this autoscaler has not asked in vain twice in the last 3 s, at a pod that had answered it before"},
 		{both, Around{Heard: 2}, 99, Doubted, "nothing there has answered for 8.0 s; this autoscaler has not asked in vain twice in the last 3 s, at a pod that had answered it before"},
-		{lost, Around{Heard: 2}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler and an activator on node c; 2 nodes answer"},
+		{lost, Around{Heard: 2}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler and from node c; 2 nodes answer"},
 		{lost, Around{Heard: 2}, 200, Lost, "nothing there has answered for 109.0 s; it counts as lost until it answers"},
 		{back, Around{Heard: 2}, 95.5, Lost, "it answers again, and gets requests after 1.0 s of that"},
 		{back, Around{Heard: 2}, 97, Lost, "it answers again, and gets requests after 1.0 s of that"},

@@ -18,13 +18,16 @@ const tick = AskTime / 2
 const present = 20 * time.Second
 
 // world is what is true of three nodes, what lies between them, and what the autoscaler on x knows
-// of y and z. There is an activator on z. The model test visits every world that any order of
-// events can lead to.
+// of y and z. There is an activator on z, and an agent on each node or on none. The model test
+// visits every world that any order of events can lead to.
 type world struct {
 	y, z Node
 
-	// lone: there is no activator on z, only a pod.
-	lone bool
+	// lone: there is no activator on z, only a pod. agents: y and z have one, and that on z has
+	// been answered by y unless it is a stranger there. shut: a NetworkPolicy has pods on y answer
+	// nobody. stuck are the nodes whose agents say nothing.
+	lone, agents, stranger, shut bool
+	stuck                        [2]bool
 	// off are the nodes without power, cut the ways that lead nowhere: x to y, x to z, z to y.
 	// Nodes in the dark renew no Lease for the API server, although they have power. away: nobody
 	// does.
@@ -38,15 +41,15 @@ type world struct {
 	news   [2]bool
 	late   bool
 
-	asks [3]ask
-	// reach is for how many ticks each way has led to somebody without a break, apart for how many
-	// x has reached nobody, at most long.
-	reach [3]int8
+	asks [5]ask
+	// reach is for how many ticks each way has led to a pod without a break, or x to y itself;
+	// apart for how many x has reached nobody, at most long.
+	reach [4]int8
 	apart int8
 
 	// How often each event may still come.
-	deaths, returns, cuts, heals, losses, darkens, outages int8
-	broken                                                 string
+	deaths, returns, cuts, heals, losses, darkens, outages, shuts, stops int8
+	broken                                                               string
 }
 
 const (
@@ -56,6 +59,12 @@ const (
 	xy = 0
 	xz = 1
 	zy = 2
+	// The agent on z is asked about y, and that on y about itself.
+	zyAgent = 3
+	yAgent  = 4
+
+	// host is of what is reached: y itself, whether or not its pods answer.
+	host = 3
 
 	long = int8(2 * time.Second / tick)
 )
@@ -71,7 +80,19 @@ type ask struct {
 func (a ask) at() time.Duration { return present - time.Duration(a.ticks)*tick }
 func (a ask) due() bool         { return a.on && a.ticks >= 2 }
 
-// leads reports whether a question is answered that goes this way now.
+// answered reports whether a pod answers a question that goes this way now.
+func (w *world) answered(way int) bool { return w.leads(way) && (way == xz || !w.shut) }
+
+// reached and vouched report what the agent on z says of y, and that on y of itself.
+func (w *world) reached() bool {
+	return w.agents && !w.stuck[z] && w.leads(xz) && w.answered(zy)
+}
+func (w *world) vouched() bool { return w.agents && !w.stuck[y] && w.leads(xy) }
+
+// witness reports whether somebody on z can say that y does not answer.
+func (w *world) witness() bool { return !w.lone || w.agents && !w.stranger && !w.stuck[z] }
+
+// leads reports whether a question that goes this way now arrives at a node.
 func (w *world) leads(way int) bool {
 	switch way {
 	case xy:
@@ -112,15 +133,17 @@ func (w *world) decide() {
 		name, other := [...]string{"y", "z"}[i], [...]*Node{&w.z, &w.y}[i]
 		bad := func(why string) { w.broken = fmt.Sprintf("node %s is called %s although %s", name, n.State, why) }
 		switch {
-		case w.reach[i] >= long && w.leads(i):
+		case w.reach[i] >= long && w.answered(i):
 			bad("this autoscaler reaches it")
-		case i == y && !w.lone && w.reach[zy] >= long && w.reach[xz] >= long && w.leads(zy) && w.leads(xz):
-			bad("an activator reaches it and says so")
+		case i == y && (!w.lone && w.answered(zy) && w.leads(xz) || w.reached()) && w.reach[zy] >= long && w.reach[xz] >= long:
+			bad("somebody on z reaches it and says so")
+		case i == y && w.vouched() && w.reach[host] >= long:
+			bad("its agent says that it lives")
 		case w.apart >= long:
 			bad("this autoscaler reaches nobody")
 		case other.silence(present) >= SilentAfter:
 			bad("only this autoscaler's own node answers")
-		case (i == z || w.lone) && (time.Duration(w.gone)*tick > counts || time.Duration(w.leases[i])*tick < LeaseAfter-AskTime):
+		case (i == z || w.lone && (!w.agents || w.stranger)) && (time.Duration(w.gone)*tick > counts || time.Duration(w.leases[i])*tick < LeaseAfter-AskTime):
 			bad("nobody but this autoscaler says so")
 		case n.State == Lost && present-n.first < LostAfter<<n.Ends:
 			bad("it has not been silent for long")
@@ -149,7 +172,7 @@ func (w world) steps() (out []step) {
 	for way, n := range []func(*world) *Node{(*world).ofY, (*world).ofZ} {
 		name := [...]string{"y", "z"}[way]
 		a := w.asks[way]
-		answers := a.on && !a.lost && w.leads(way)
+		answers := a.on && !a.lost && w.answered(way)
 		can(name+" answers", answers, func(w *world) { w.asks[way] = ask{}; n(w).Spoke(present) })
 		can(name+" does not answer", a.due() && (!answers || w.losses > 0), func(w *world) {
 			if answers {
@@ -159,14 +182,18 @@ func (w world) steps() (out []step) {
 			w.asks[way] = ask{}
 		})
 	}
+	vouch := w.asks[yAgent]
+	vouches := vouch.on && !vouch.lost && w.vouched()
+	// A word of silence waits for signs of life that were asked for at the same time.
+	settled := func(a ask) bool { return !vouches || vouch.ticks < a.ticks }
 	a, heard := w.asks[zy], !w.asks[zy].astray && w.leads(xz)
-	answers := a.on && heard && !a.lost && w.leads(zy)
+	answers := a.on && heard && !a.lost && w.answered(zy)
 	can("z says that y answers", answers, func(w *world) {
 		w.asks[zy] = ask{}
 		w.y.Spoke(present)
 		w.z.Spoke(present)
 	})
-	can("z says that y does not answer", a.due() && heard && (!answers || w.losses > 0), func(w *world) {
+	can("z says that y does not answer", a.due() && settled(a) && heard && (!answers || w.losses > 0), func(w *world) {
 		if answers {
 			w.losses--
 		}
@@ -175,6 +202,31 @@ func (w world) steps() (out []step) {
 		w.asks[zy] = ask{}
 	})
 	can("z says nothing", a.due() && !heard, func(w *world) { w.asks[zy] = ask{} })
+	// What the agent on z says counts: x has pods, and z is heard there.
+	agent, hears := w.asks[zyAgent], !w.asks[zyAgent].astray && w.leads(xz) && !w.stuck[z]
+	says := agent.on && hears && !agent.lost && w.answered(zy)
+	can("the agent on z says that y answers", says, func(w *world) {
+		w.asks[zyAgent] = ask{}
+		w.y.Spoke(present)
+		w.z.Spoke(present)
+	})
+	can("the agent on z says that y does not answer", agent.due() && settled(agent) && hears && !says && !w.stranger, func(w *world) {
+		w.y.Unanswered(w.asks[zyAgent].at(), "z")
+		w.z.Spoke(present)
+		w.asks[zyAgent] = ask{}
+	})
+	can("the agent on z says nothing of y", agent.due() && hears && !says && w.stranger, func(w *world) {
+		w.z.Spoke(present)
+		w.asks[zyAgent] = ask{}
+	})
+	can("the agent on z says nothing", agent.due() && !hears, func(w *world) { w.asks[zyAgent] = ask{} })
+	can("the agent on y answers", vouches, func(w *world) {
+		w.asks[yAgent] = ask{}
+		if w.y.State != Lost { // of a lost node it counts when it has said so for long
+			w.y.Spoke(present)
+		}
+	})
+	can("the agent on y does not answer", vouch.due() && !vouches, func(w *world) { w.asks[yAgent] = ask{} })
 	can("tick", !slices.ContainsFunc(w.asks[:], ask.due), (*world).tick)
 
 	for i, name := range []string{"y", "z"} {
@@ -187,6 +239,10 @@ func (w world) steps() (out []step) {
 		can("heal "+name, w.cut[way] && w.heals > 0, func(w *world) { w.heals--; w.cut[way] = false })
 	}
 	can("x is cut off", !w.cut[xy] && !w.cut[xz] && w.cuts > 1, func(w *world) { w.cuts -= 2; w.cut[xy], w.cut[xz] = true, true })
+	can("pods on y are shut", !w.shut && w.shuts > 0, func(w *world) { w.shuts--; w.shut = true })
+	for i, name := range []string{"y", "z"} {
+		can("the agent on "+name+" stops", w.agents && !w.stuck[i] && w.stops > 0, func(w *world) { w.stops--; w.stuck[i] = true })
+	}
 	can("the API server goes away", !w.away && w.outages > 0, func(w *world) { w.outages--; w.away = true })
 	can("the API server is back", w.away, func(w *world) { w.away = false })
 	return out
@@ -202,7 +258,9 @@ func (w *world) tick() {
 		if w.asks[way].on {
 			w.asks[way].ticks++
 		}
-		if w.leads(way) {
+	}
+	for way := range w.reach {
+		if way == host && w.leads(xy) || way != host && w.answered(way) {
 			w.reach[way] = min(w.reach[way]+1, long)
 		} else {
 			w.reach[way] = 0
@@ -228,8 +286,16 @@ func (w *world) tick() {
 	}
 	doubted := w.y.State != Well || w.y.silence(present) > 0
 	for way := range w.asks {
-		if !w.asks[way].on && (way != zy || doubted && !w.lone) {
-			w.asks[way] = ask{on: true, lost: !w.leads(way), astray: way == zy && !w.leads(xz)}
+		if w.asks[way].on {
+			continue
+		}
+		switch {
+		case way == xy, way == xz:
+			w.asks[way] = ask{on: true, lost: !w.answered(way)}
+		case way == zy && doubted && !w.lone, way == zyAgent && doubted && w.agents:
+			w.asks[way] = ask{on: true, lost: !w.answered(zy), astray: !w.leads(xz)}
+		case way == yAgent && doubted && w.agents:
+			w.asks[way] = ask{on: true, lost: !w.leads(xy)}
 		}
 	}
 }
@@ -237,7 +303,7 @@ func (w *world) tick() {
 // settles lets time pass without a fault, and says what is wrong then. known has the results of
 // earlier calls.
 func settles(w world, known map[world]string) string {
-	w.deaths, w.returns, w.cuts, w.heals, w.losses, w.darkens, w.outages = 0, 0, 0, 0, 0, 0, 0
+	w.deaths, w.returns, w.cuts, w.heals, w.losses, w.darkens, w.outages, w.shuts, w.stops = 0, 0, 0, 0, 0, 0, 0, 0, 0
 	var passed []world
 	wrong, found := "", false
 	for len(passed) < 1000 {
@@ -263,15 +329,17 @@ func settles(w world, known map[world]string) string {
 
 // unsettled says what is wrong in a world in which nothing has changed for long.
 func (w world) unsettled() string {
-	seen := w.leads(xy) || w.leads(zy) && w.leads(xz) && !w.lone
+	seen := w.answered(xy) || w.answered(zy) && w.leads(xz) && !w.lone || w.reached()
 	switch {
 	case seen && w.y.State >= Silent:
 		return "y is reached, and gets no requests"
-	case w.leads(xy) && w.y.State != Well:
+	case w.vouched() && w.y.State == Silent:
+		return "the agent on y answers, and it gets no requests"
+	case w.answered(xy) && w.y.State != Well:
 		return "y answers, and is doubted"
 	case w.leads(xz) && w.z.State != Well:
 		return "z answers, and is doubted"
-	case !seen && w.leads(xz) && w.y.State != Lost && (!w.lone || w.off[y] || w.dark[y]):
+	case !seen && !w.vouched() && w.leads(xz) && w.y.State != Lost && (w.witness() || w.off[y] || w.dark[y]):
 		return "y is dead, and its pods are not replaced"
 	case w.off[z] && w.leads(xy) && w.z.State != Lost:
 		return "z is dead, and its pods are not replaced"
@@ -294,6 +362,15 @@ func TestEveryInterleaving(t *testing.T) {
 		"two ways are cut":                     {cuts: 2},
 		"the control plane loses a node":       {darkens: 1},
 		"no API server, and a way that is cut": {outages: 1, cuts: 1, lone: true},
+
+		"agents: packets are lost":                    {losses: 1, agents: true, lone: true},
+		"agents: a node dies and returns":             {deaths: 1, returns: 1, agents: true, lone: true},
+		"agents: a node dies beside an activator":     {deaths: 1, agents: true},
+		"agents: a way is cut":                        {cuts: 1, heals: 1, agents: true, lone: true},
+		"agents: pods are shut":                       {shuts: 1, agents: true},
+		"agents: one stops":                           {stops: 1, agents: true, lone: true},
+		"agents: no pod of y ever answered that of z": {cuts: 1, agents: true, lone: true, stranger: true},
+		"agents: one stops, and a node dies":          {stops: 1, deaths: 1, agents: true, lone: true},
 	}
 	several := map[string]world{
 		"two nodes die":                        {deaths: 2},
@@ -303,6 +380,13 @@ func TestEveryInterleaving(t *testing.T) {
 		"a packet is lost, and a node is dark": {darkens: 1, losses: 1},
 		"a dark node, a cut, and no activator": {darkens: 1, cuts: 1, lone: true, late: true},
 		"no API server, a death, no activator": {outages: 1, deaths: 1, lone: true},
+
+		"agents: a way is cut, and one stops":            {cuts: 1, stops: 1, agents: true},
+		"agents: two ways are cut":                       {cuts: 2, agents: true, lone: true},
+		"agents: pods are shut, and a node dies":         {shuts: 1, deaths: 1, agents: true, lone: true},
+		"agents: pods are shut, and a way is cut":        {shuts: 1, cuts: 1, agents: true},
+		"agents: a packet is lost, and a node dies":      {losses: 1, deaths: 1, agents: true},
+		"agents: no pod of y ever answered, and it died": {deaths: 1, agents: true, lone: true, stranger: true},
 	}
 	if *every {
 		maps.Copy(one, several)

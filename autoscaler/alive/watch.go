@@ -57,7 +57,7 @@ func (w *Watch) Spoke(node string, at time.Duration) {
 }
 
 // Unanswered takes a question that nobody answered: about which node, on which node runs who asked,
-// and when that was. Whatever an activator says of its own node is a sign of life of that. One that
+// and when that was. Whatever is said on a node of itself is a sign of life of that. One that
 // runs where this autoscaler does is no other witness, and one that says not where it runs is none.
 func (w *Watch) Unanswered(node, by string, asked, at time.Duration) {
 	n := w.nodes[node]
@@ -70,6 +70,13 @@ func (w *Watch) Unanswered(node, by string, asked, at time.Duration) {
 	default:
 		n.Unanswered(asked, by)
 	}
+}
+
+// Counts reports whether what the agent of a node says counts: something on another node has
+// answered it. An agent has its node's own network. That may work where the network of pods does
+// not, and policies for pods may forbid it to ask any.
+func Counts(node string, answered []string) bool {
+	return node != "" && slices.ContainsFunc(answered, func(other string) bool { return other != "" && other != node })
 }
 
 // Lease takes that a node's Lease was read, as Node.Lease does.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -93,6 +94,7 @@ type process struct {
 	witness  *witness.Witness
 	nodes    *nodes.Watcher
 	others   *nodes.Activators
+	agents   *nodes.Agents
 	// publisher tells the controller which nodes are silent.
 	publisher *nodes.Publisher
 	access    *frontproxy.Access
@@ -173,8 +175,10 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	p.others = &nodes.Activators{Keys: keys, Log: log, Find: func(ctx context.Context) ([]netip.Addr, error) {
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", fmt.Sprintf("activator-announce.%s.svc.%s.", c.Namespace, c.ClusterDomain))
 	}}
-	p.nodes = watchNodes(kube, o, listed(o.node, p.index, p.others.Nodes), clock, recorder, log)
-	p.nodes.Others, p.nodes.Activator = p.others.Ask, p.others.Has
+	p.agents = &nodes.Agents{Self: o.node, Keys: keys, Log: log, Find: nodeAgents(kube, c.Namespace)}
+	p.nodes = watchNodes(kube, o, listed(o.node, p.index, p.others.Nodes, p.agents.Nodes), clock, recorder, log)
+	p.nodes.Others, p.nodes.Activator, p.nodes.Activators = p.others.Ask, p.others.Has, p.others.Nodes
+	p.nodes.Agents, p.nodes.Agent = p.agents.Ask, p.agents.Has
 	p.scraper.Heard = p.nodes.Heard
 	silent := types.NamespacedName{Namespace: c.Namespace, Name: wire.SilentNodes}
 	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: func() bool { return p.election.MayWrite(silent) },
@@ -223,9 +227,10 @@ func (p *process) silentNodes(key loop.Key) (all []viewv1alpha1.SilentNode) {
 }
 
 // listed lists the nodes with pods of services or an activator, and addresses there. That of an
-// activator is the first: no tenant can keep it from answering. Where all are on this node, it
-// lists none, because nothing is decided about that.
-func listed(self string, index *pods.Index, activators func() map[string]string) func(maxEach int) map[string][]string {
+// activator is the first: no tenant can keep it from answering. Nodes of the agents that are
+// witnesses are listed, too: they count among those that answer. Where all pods and activators are
+// on this node, it lists none, because nothing is decided about that.
+func listed(self string, index *pods.Index, activators, agents func() map[string]string) func(maxEach int) map[string][]string {
 	return func(maxEach int) map[string][]string {
 		there := activators()
 		delete(there, self)
@@ -235,6 +240,11 @@ func listed(self string, index *pods.Index, activators func() map[string]string)
 		all := index.Nodes(maxEach)
 		for node, ip := range there {
 			all[node] = slices.Insert(all[node], 0, ip)
+		}
+		for node, ip := range agents() {
+			if _, other := all[node]; !other {
+				all[node] = []string{ip}
+			}
 		}
 		return all
 	}
@@ -256,6 +266,29 @@ func watchNodes(kube kubernetes.Interface, o options, listed func(int) map[strin
 				recorder.Event(node, corev1.EventTypeNormal, "NodeAnswers", v.Reason)
 			}
 		}}
+}
+
+// nodeAgents finds the node agents that run, by node.
+func nodeAgents(kube kubernetes.Interface, namespace string) func(context.Context) (map[string]netip.Addr, error) {
+	return func(ctx context.Context) (map[string]netip.Addr, error) {
+		list, err := kube.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: discoveryv1.LabelServiceName + "=node-agent", ResourceVersion: "0"})
+		if err != nil {
+			return nil, fmt.Errorf("list the EndpointSlices of Service %s/node-agent: %w", namespace, err)
+		}
+		found := map[string]netip.Addr{}
+		for _, slice := range list.Items {
+			for _, e := range slice.Endpoints {
+				if e.NodeName == nil || len(e.Addresses) == 0 || e.Conditions.Ready != nil && !*e.Conditions.Ready {
+					continue
+				}
+				if address, err := netip.ParseAddr(e.Addresses[0]); err == nil {
+					found[*e.NodeName] = address
+				}
+			}
+		}
+		return found, nil
+	}
 }
 
 // renewals reads when the Lease of a node was renewed.

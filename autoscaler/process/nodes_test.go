@@ -2,6 +2,7 @@ package process
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -42,7 +44,8 @@ func TestWhoIsAskedOnWhichNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	there := map[string]string{}
-	list := listed("a", index, func() map[string]string { return maps.Clone(there) })
+	agents := map[string]string{"b": "192.168.0.2", "c": "192.168.0.3"}
+	list := listed("a", index, func() map[string]string { return maps.Clone(there) }, func() map[string]string { return agents })
 	if got := list(8); got != nil {
 		t.Errorf("without anybody: %v", got)
 	}
@@ -51,7 +54,23 @@ func TestWhoIsAskedOnWhichNode(t *testing.T) {
 		t.Errorf("with one here: %v", got)
 	}
 	there["b"] = "10.0.1.1"
-	if got := list(8); len(got) != 1 || !slices.Equal(got["b"], []string{"10.0.1.1"}) {
+	if got := list(8); len(got) != 2 || !slices.Equal(got["b"], []string{"10.0.1.1"}) || !slices.Equal(got["c"], []string{"192.168.0.3"}) {
 		t.Errorf("with one elsewhere: %v", got)
+	}
+}
+
+func TestWhereNodeAgentsAre(t *testing.T) {
+	slice := func(name, service string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}}, Endpoints: endpoints}
+	}
+	at := func(address, node string, ready bool) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}
+	}
+	find := nodeAgents(fake.NewClientset(slice("one", "node-agent", at("192.168.0.1", "a", true), at("192.168.0.2", "b", false)),
+		slice("two", "node-agent", at("192.168.0.3", "c", true), at("example.com", "d", true), discoveryv1.Endpoint{Addresses: []string{"192.168.0.5"}}),
+		slice("three", "another", at("192.168.0.6", "e", true))), "sys")
+	got, err := find(t.Context())
+	if want := map[string]netip.Addr{"a": netip.MustParseAddr("192.168.0.1"), "c": netip.MustParseAddr("192.168.0.3")}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -52,6 +52,7 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 		run.Part{Name: "what judges of rollouts ask for", Run: p.witness.Run},
 		run.Part{Name: "nodes that do not answer", Run: p.nodes.Run},
 		run.Part{Name: "activators to ask", Run: p.others.Run},
+		run.Part{Name: "node agents to ask", Run: p.agents.Run},
 		run.Part{Name: "nodes that are told to be silent", Run: p.publisher.Run},
 		run.Part{Name: "API server's front proxy", Run: p.access.Run},
 		run.Part{Name: "certificate of the API", Run: p.rotator.Run},

@@ -164,6 +164,10 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"node-agent", "patch", "pods", "tenant", "a", false},
 		{"node-agent", "create", "pods/exec", "tenant", "a", false},
 		{"node-agent", "get", "secrets", "knative-serving", "ebb-token-key", false},
+		{"node-agent", "get", "secrets", "knative-serving", "node-agent-token", false},
+		{"controller", "update", "secrets", "knative-serving", "node-agent-token", true},
+		{"autoscaler", "list", "endpointslices.discovery.k8s.io", "knative-serving", "", true},
+		{"autoscaler", "list", "endpointslices.discovery.k8s.io", "tenant", "", false},
 	} {
 		resource, group, _ := strings.Cut(row.resource, ".")
 		group, sub, _ := strings.Cut(group, "/")

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -33,29 +34,43 @@ type truth struct {
 	away      bool
 	cut       map[way]bool
 	renewed   []time.Time
-	// activators are the nodes that have one.
-	activators []int
+	// shut are the nodes whose pods are kept from answering by a NetworkPolicy.
+	shut []bool
+	// activators and agents are the nodes that have one.
+	activators, agents []int
+	// answered is when a pod of a node last answered the agent of another one.
+	answered map[way]time.Time
 	// reached is when a way was last found to lead somewhere, steady since when it always did.
 	reached, steady map[way]time.Time
 }
 
 func newTruth(r *rand.Rand) *truth {
 	n := 3 + r.IntN(6)
-	w := &truth{off: make([]bool, n), dark: make([]bool, n), renewed: make([]time.Time, n), cut: map[way]bool{},
+	w := &truth{off: make([]bool, n), dark: make([]bool, n), shut: make([]bool, n), renewed: make([]time.Time, n), cut: map[way]bool{}, answered: map[way]time.Time{},
 		reached: map[way]time.Time{}, steady: map[way]time.Time{}}
+	agents := r.IntN(2) == 0
 	for node := range n {
 		if r.IntN(2) == 0 {
 			w.activators = append(w.activators, node)
+		}
+		if agents && r.IntN(4) > 0 {
+			w.agents = append(w.agents, node)
 		}
 	}
 	return w
 }
 
+// nodeItself is added to a node whose agent is tried, and none of its pods.
+const nodeItself = 100
+
+// tries asks a pod of a node, or a node itself.
 func (w *truth) tries(from, to int) bool {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	one, now := way{from, to}, time.Now()
-	if w.off[from] || w.off[to] || w.cut[one] || w.cut[way{to, from}] {
+	pod := to < nodeItself
+	to %= nodeItself
+	if !w.leadsLocked(from, to) || pod && w.shut[to] && from != to {
 		delete(w.steady, one)
 		return false
 	}
@@ -66,25 +81,73 @@ func (w *truth) tries(from, to int) bool {
 	return true
 }
 
+// asked is tries for an activator. What one beside the autoscaler finds is not known to that yet.
+func (w *truth) asked(by, to int) bool {
+	if by != 0 {
+		return w.tries(by, to)
+	}
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.leadsLocked(by, to) && (!w.shut[to] || to == by)
+}
+
+// leads reports whether a node is reached from another one.
+func (w *truth) leads(from, to int) bool {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.leadsLocked(from, to)
+}
+
+func (w *truth) leadsLocked(from, to int) bool {
+	return !w.off[from] && !w.off[to] && !w.cut[way{from, to}] && !w.cut[way{to, from}]
+}
+
 func address(node int) string { return netip.AddrFrom4([4]byte{10, 0, byte(node), 1}).String() }
 
 func nodeOf(address string) int { return int(netip.MustParseAddr(address).As4()[2]) }
 
 // asks is an activator's answer.
 func (w *truth) asks(ctx context.Context, by int, pods []netip.Addr, got func(wire.ReachAnswer)) {
-	if !w.tries(0, by) {
+	if !w.leads(0, by) {
 		takes(ctx, answersWithin)
 		return
 	}
 	answer, took := wire.ReachAnswer{Node: strconv.Itoa(by)}, time.Duration(0)
 	for _, pod := range pods {
-		if w.tries(by, nodeOf(pod.String())) {
+		if w.asked(by, nodeOf(pod.String())) {
 			answer.Life = append(answer.Life, pod)
 		} else {
 			answer.Silent, took = append(answer.Silent, pod), alive.AskTime
 		}
 	}
-	if takes(ctx, took) && w.tries(0, by) {
+	if takes(ctx, took) && w.leads(0, by) {
+		got(answer)
+	}
+}
+
+// says is an agent's answer.
+func (w *truth) says(ctx context.Context, by int, pods []netip.Addr, got func(wire.ReachAnswer)) {
+	if !w.tries(0, by+nodeItself) {
+		takes(ctx, answersWithin)
+		return
+	}
+	answer, took := wire.ReachAnswer{Node: strconv.Itoa(by)}, time.Duration(0)
+	for _, pod := range pods {
+		one := way{by, nodeOf(pod.String())}
+		life := w.tries(one.from, one.to)
+		w.mutex.Lock()
+		switch {
+		case life:
+			answer.Life = append(answer.Life, pod)
+			w.answered[one] = time.Now()
+		case !w.answered[one].IsZero() && time.Since(w.answered[one]) < time.Minute:
+			answer.Silent, took = append(answer.Silent, pod), alive.AskTime
+		default:
+			took = alive.AskTime
+		}
+		w.mutex.Unlock()
+	}
+	if takes(ctx, took) && w.tries(0, by+nodeItself) {
 		got(answer)
 	}
 }
@@ -108,7 +171,9 @@ func (w *truth) happens(r *rand.Rand) {
 	defer w.mutex.Unlock()
 	n := len(w.off)
 	node, one := 1+r.IntN(n-1), way{r.IntN(n), r.IntN(n)}
-	switch r.IntN(6) {
+	switch r.IntN(7) {
+	case 6:
+		w.shut[node] = !w.shut[node]
 	case 0, 1:
 		w.off[node] = !w.off[node]
 	case 2:
@@ -145,6 +210,21 @@ func (w *truth) alarm(v *alive.Verdict) string {
 			return "the activator on node " + strconv.Itoa(by) + " reaches it"
 		}
 	}
+	for _, by := range w.agents {
+		// What it says counts if it reaches an activator elsewhere, whichever is tried.
+		others := slices.DeleteFunc(slices.Clone(w.activators), func(to int) bool { return to == by || to == node })
+		one, counts := way{by, node}, by != 0 && len(others) > 0 && long(way{0, by + nodeItself})
+		for _, to := range others {
+			counts = counts && long(way{by, to}) && lately(way{by, to}, 2500*time.Millisecond) && (to == 0 || long(way{0, to}))
+		}
+		switch {
+		case v.State != alive.Lost || !counts:
+		case by == node && lately(way{0, by + nodeItself}, 2500*time.Millisecond):
+			return "its agent says that it lives"
+		case by != node && lately(one, 2500*time.Millisecond) && long(one):
+			return "the agent on node " + strconv.Itoa(by) + " reaches it"
+		}
+	}
 	return ""
 }
 
@@ -172,6 +252,22 @@ func (w *truth) watcher(told func(alive.Verdict)) *Watcher {
 			}
 			all.Wait()
 		},
+		Activators: func() map[string]string {
+			all := map[string]string{}
+			for _, node := range w.activators {
+				all[strconv.Itoa(node)] = address(node)
+			}
+			return all
+		},
+		Agents: func(ctx context.Context, on []string, pods []netip.Addr, got func(wire.ReachAnswer)) {
+			var all sync.WaitGroup
+			for _, by := range w.agents {
+				if by != 0 && (on == nil || slices.Contains(on, strconv.Itoa(by))) {
+					all.Go(func() { w.says(ctx, by, pods, got) })
+				}
+			}
+			all.Wait()
+		},
 		Lease: func(_ context.Context, node string) (string, error) { return w.lease(node) }}
 }
 
@@ -179,7 +275,7 @@ func (w *truth) watcher(told func(alive.Verdict)) *Watcher {
 func (w *truth) requests(ctx context.Context, by int, to *Watcher) {
 	for next := 0; takes(ctx, 300*time.Millisecond); next++ {
 		node := next % len(w.off)
-		if began := time.Now(); node != by && !w.tries(by, node) && takes(ctx, alive.AskTime) && w.tries(0, by) {
+		if began := time.Now(); node != by && !w.asked(by, node) && takes(ctx, alive.AskTime) && w.leads(0, by) {
 			to.Unreached(strconv.Itoa(node), address(node), &wire.Unreached{Node: strconv.Itoa(by), Ago: time.Since(began)})
 		}
 	}
@@ -198,7 +294,7 @@ func TestFaultsInRandomOrder(t *testing.T) {
 			w := newTruth(r)
 			n := len(w.off)
 			wrong := func(what string, v any) {
-				t.Errorf("sequence %d, %d nodes, activators on %v: %s: %+v", seed, n, w.activators, what, v)
+				t.Errorf("sequence %d, %d nodes, activators on %v, agents on %v: %s: %+v", seed, n, w.activators, w.agents, what, v)
 			}
 			watcher := w.watcher(func(v alive.Verdict) {
 				verdicts[v.State]++
@@ -224,6 +320,7 @@ func TestFaultsInRandomOrder(t *testing.T) {
 			clear(w.off)
 			clear(w.dark)
 			clear(w.cut)
+			clear(w.shut)
 			w.away = false
 			w.mutex.Unlock()
 			time.Sleep(20 * time.Second)

@@ -34,6 +34,17 @@ const (
 	// answer, all of them are asked again: the first few may be of one tenant, whose NetworkPolicy
 	// has them answer nobody.
 	maxKnown, maxAtOnce, maxSlow = 32, 3, 16
+	// maxVouching bounds the agents that are asked at once whether their nodes live.
+	maxVouching = 64
+	// vouchAfter is for how long the agent of a lost node has to say that it lives, until it does.
+	// vouchGap is for how long it may say nothing meanwhile.
+	vouchAfter, vouchGap = 20 * time.Second, 5 * time.Second
+	// maxFar bounds the addresses on other nodes by which an agent shows that its word counts.
+	maxFar = 4
+	// Agents ask some pods of each node where all is well, too, so that they know those that answer
+	// them: acquaintPods of each, all nodes every acquaintPeriod while there are few, and never
+	// more often than acquaintLeast.
+	acquaintPods, acquaintPeriod, acquaintLeast = 3, 10 * time.Second, time.Second
 	// maxInquiries bounds the questions to others that are under way, each about other nodes.
 	maxInquiries = 2
 	// settle is for how long a word of silence waits for other activators' signs of life, which
@@ -71,6 +82,14 @@ type Watcher struct {
 	// Others, if set, asks activators elsewhere at which of these pods somebody answers. It returns
 	// when they have answered or their time is over.
 	Others func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer))
+	// Activators, if set, returns the address of one activator on each node that has one.
+	Activators func() map[string]string
+	// Agents, if set, does so with node agents: those on these nodes, or the witnesses if that is
+	// nil. Each answers for its own node.
+	Agents func(ctx context.Context, on []string, pods []netip.Addr, got func(wire.ReachAnswer))
+	// Agent, if set, reports whether an address is a node agent's. That has no pod there: it says
+	// only whether this autoscaler reaches the node.
+	Agent func(ip string) bool
 	// Lease reads when a node's Lease was renewed, as its clock says.
 	Lease func(ctx context.Context, node string) (string, error)
 	Clock func() time.Time
@@ -97,6 +116,14 @@ type Watcher struct {
 	// others is how many questions to them are under way, inquired the nodes that these are about.
 	others   int
 	inquired map[string]bool
+	// vouching are the nodes whose agents are asked whether they live. acquainted is when agents
+	// were asked last about nodes that are well, next the one after which it goes on.
+	vouching map[string]bool
+	// vouched are the lost nodes whose agents say that they live.
+	vouched     map[string]spell
+	acquainted  time.Duration
+	acquainting bool
+	next        string
 	// about is when others were asked last about a node that does not answer.
 	about map[string]time.Duration
 	// answers are the addresses that have answered since a time, before those in the minute before
@@ -108,8 +135,8 @@ type Watcher struct {
 	// a node silent.
 	pods map[string][]string
 	told map[string]time.Duration
-	// speak is when an activator on a node spoke last. Such a node answers, whether or not it has
-	// pods of revisions.
+	// speak is when an activator or an agent on a node spoke last. Such a node answers, whether or
+	// not it has pods of revisions.
 	speak map[string]time.Duration
 	// judged is what Judge received last. Only Round uses it.
 	judged map[string]bool
@@ -152,7 +179,7 @@ func (w *Watcher) timeLocked() time.Duration {
 	if w.began.IsZero() {
 		w.began, w.asking, w.leases, w.watch.Self = w.Clock().Add(-time.Second), map[string]flight{}, map[string]lease{}, w.Self
 		w.speak, w.told, w.about = map[string]time.Duration{}, map[string]time.Duration{}, map[string]time.Duration{}
-		w.inquired = map[string]bool{}
+		w.inquired, w.vouching, w.vouched = map[string]bool{}, map[string]bool{}, map[string]spell{}
 	}
 	return w.Clock().Sub(w.began)
 }
@@ -206,6 +233,7 @@ func (w *Watcher) Round(ctx context.Context) {
 			delete(w.told, node)
 		}
 	}
+	maps.DeleteFunc(w.vouched, func(_ string, s spell) bool { return now-s.last > vouchGap })
 	for node, at := range w.speak {
 		_, listed := pods[node]
 		switch {
@@ -235,7 +263,8 @@ func (w *Watcher) Round(ctx context.Context) {
 			delete(w.leases, node)
 		}
 	}
-	w.askOthersLocked(ctx, pods, now)
+	w.askOthersLocked(ctx, now)
+	w.acquaintLocked(ctx, now)
 	doubted, others := w.divideLocked(w.watch.Ask(now))
 	w.askInTurnLocked(ctx, doubted, &w.doubted, now)
 	w.askInTurnLocked(ctx, others, &w.turn, now)
@@ -375,8 +404,11 @@ func (w *Watcher) ask(ctx context.Context, q question) {
 // connect asks one pod. Also a connection that is refused is an answer.
 func (w *Watcher) connect(ctx context.Context, ip string) answer {
 	port := cmp.Or(w.Port, wire.PortMetrics)
-	if w.Activator != nil && w.Activator(ip) {
+	switch {
+	case w.Activator != nil && w.Activator(ip):
 		port = wire.PortAnnounce
+	case w.isAgent(ip):
+		port = wire.PortNodeAgent
 	}
 	conn, err := w.Dial(ctx, net.JoinHostPort(ip, strconv.Itoa(port)))
 	var dial *net.OpError
@@ -395,114 +427,6 @@ func (w *Watcher) connect(ctx context.Context, ip string) answer {
 		return silence
 	}
 	return nothing
-}
-
-// doubtedLocked returns the nodes that are not well, and those that take so long for an answer that
-// they may not give one: first those that are not lost and have not answered this autoscaler, each
-// in its turn. Of many there is room for some at a time.
-func (w *Watcher) doubtedLocked(now time.Duration) (nodes []string) {
-	kind := map[string]int{}
-	for _, v := range w.now {
-		switch {
-		case v.State == alive.Lost:
-			kind[v.Node] = 2
-		case v.State != alive.Well:
-			kind[v.Node] = 1
-		}
-	}
-	for node, f := range w.asking {
-		if now-f.first >= period && kind[node] < 2 {
-			kind[node] = 0
-		}
-	}
-	maps.DeleteFunc(w.about, func(node string, _ time.Duration) bool { _, doubted := kind[node]; return !doubted })
-	return slices.SortedFunc(maps.Keys(kind), func(a, b string) int {
-		return cmp.Or(cmp.Compare(kind[a], kind[b]), cmp.Compare(w.about[a], w.about[b]), cmp.Compare(a, b))
-	})
-}
-
-// askOthersLocked asks activators about the nodes that are not well, and those that take so long
-// for an answer that they may not give one.
-func (w *Watcher) askOthersLocked(ctx context.Context, pods map[string][]string, now time.Duration) {
-	if w.Others == nil || w.others == maxInquiries {
-		return
-	}
-	nodes := map[netip.Addr]string{}
-	var all []netip.Addr
-	doubted := w.doubtedLocked(now)
-	most := min(max(wire.MaxReach/max(len(doubted), 1), maxAtOnce), maxKnown)
-	for _, node := range doubted {
-		if w.inquired[node] {
-			continue
-		}
-		chosen, _ := w.chooseLocked(pods[node], most)
-		for _, ip := range chosen {
-			if address, err := netip.ParseAddr(ip); err == nil && len(all) < wire.MaxReach {
-				all, nodes[address] = append(all, address), node
-				w.about[node] = now
-			}
-		}
-	}
-	if len(all) == 0 {
-		return
-	}
-	w.others++
-	for _, node := range nodes {
-		w.inquired[node] = true
-	}
-	epoch := w.epoch
-	go func() {
-		w.Others(ctx, all, func(a wire.ReachAnswer) {
-			w.takeLife(&a, nodes)
-			select {
-			case <-ctx.Done():
-			case <-time.After(settle):
-				w.takeSilence(&a, nodes, now, epoch)
-			}
-		})
-		w.mutex.Lock()
-		defer w.mutex.Unlock()
-		w.others--
-		for _, node := range nodes {
-			delete(w.inquired, node)
-		}
-	}()
-}
-
-// spokeLocked takes that an activator on a node spoke.
-func (w *Watcher) spokeLocked(node string, now time.Duration) {
-	if _, known := w.speak[node]; node != "" && (known || len(w.speak) < alive.MaxNodes) {
-		w.speak[node] = now
-	}
-	w.watch.Spoke(node, now)
-}
-
-// takeLife takes the signs of life in an activator's answer.
-func (w *Watcher) takeLife(a *wire.ReachAnswer, nodes map[netip.Addr]string) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	now := w.timeLocked()
-	w.spokeLocked(a.Node, now)
-	for _, pod := range a.Life {
-		w.watch.Spoke(nodes[pod], now)
-	}
-}
-
-// takeSilence takes at which pods nobody answered an activator. A node where one of its pods did,
-// or that has answered anybody since, is alive.
-func (w *Watcher) takeSilence(a *wire.ReachAnswer, nodes map[netip.Addr]string, asked time.Duration, epoch int) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	now := w.timeLocked()
-	lives := map[string]bool{}
-	for _, pod := range a.Life {
-		lives[nodes[pod]] = true
-	}
-	for _, pod := range a.Silent {
-		if node := nodes[pod]; !lives[node] && epoch == w.epoch && now-asked <= late+settle {
-			w.unansweredLocked(node, pod.String(), a.Node, asked, now)
-		}
-	}
 }
 
 // readLocked reads the Lease of a node that does not answer, now and then.

@@ -66,8 +66,11 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			node, port, err := net.SplitHostPort(address)
 			want := "9090"
-			if c.Activator != nil && c.Activator(node) {
+			switch {
+			case c.Activator != nil && c.Activator(node):
 				want = "8014"
+			case c.Agent != nil && c.Agent(node):
+				want = "9395"
 			}
 			if err != nil || port != want {
 				t.Errorf("dials %s: %v", address, err)
@@ -158,7 +161,7 @@ func TestANodeThatDiesIsToldOfAndOneThatReturns(t *testing.T) {
 		if got := c.states(); !slices.Equal(got, []string{"b silent", "b lost"}) {
 			t.Fatalf("told of %v", got)
 		}
-		if now := c.Now(); len(now) != 1 || now[0].State != alive.Lost || !strings.Contains(now[0].Reason, "an activator on node c") {
+		if now := c.Now(); len(now) != 1 || now[0].State != alive.Lost || !strings.Contains(now[0].Reason, "from node c") {
 			t.Errorf("%+v", now)
 		}
 		if took := c.told[1].Since - 10*time.Second; took > 6*time.Second || c.Count(alive.Lost) != 1 {

@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,9 +41,8 @@ type Activators struct {
 	Keys func() wire.Keys
 	Log  *slog.Logger
 
-	found  atomic.Pointer[[]netip.Addr]
-	signer wire.Signer
-	client http.Client
+	found atomic.Pointer[[]netip.Addr]
+	asker asker
 
 	mutex sync.Mutex
 	nodes map[netip.Addr]string // where each runs that has said so
@@ -66,7 +66,7 @@ func (o *Activators) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			o.client.CloseIdleConnections()
+			o.asker.client.CloseIdleConnections()
 			return nil
 		case <-tick.C:
 		}
@@ -117,11 +117,6 @@ func (o *Activators) Ask(ctx context.Context, pods []netip.Addr, got func(wire.R
 	if found == nil {
 		return
 	}
-	body, err := json.Marshal(wire.ReachQuestion{Pods: pods})
-	if err != nil {
-		o.Log.Warn("cannot encode a question", "error", err)
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
 	var asking sync.WaitGroup
@@ -130,34 +125,41 @@ func (o *Activators) Ask(ctx context.Context, pods []netip.Addr, got func(wire.R
 			break
 		}
 		asking.Go(func() {
-			answer, err := o.one(ctx, (*found)[i], body)
+			at := netip.AddrPortFrom((*found)[i], uint16(cmp.Or(o.Port, wire.PortAnnounce)))
+			answer, err := o.asker.ask(ctx, at, o.Keys().Token("", wire.AutoscalerSubject), pods)
 			if err != nil {
 				o.Log.Debug("an activator does not say which pods it reaches", "error", err)
 				return
 			}
+			o.runs(at.Addr(), answer.Node)
 			got(answer)
 		})
 	}
 	asking.Wait()
 }
 
-var errProof = errors.New("the answer does not prove that it is an activator's")
+var errProof = errors.New("the answer does not prove who gave it")
 
-func (o *Activators) one(ctx context.Context, activator netip.Addr, body []byte) (wire.ReachAnswer, error) {
-	port := o.Port
-	if port == 0 {
-		port = wire.PortAnnounce
-	}
-	where := netip.AddrPortFrom(activator, uint16(port)).String()
+// asker sends questions. The zero value is ready.
+type asker struct {
+	signer wire.Signer
+	client http.Client
+}
+
+// ask asks who has a token at which pods somebody answers.
+func (a *asker) ask(ctx context.Context, at netip.AddrPort, token string, pods []netip.Addr) (wire.ReachAnswer, error) {
 	fail := func(err error) (wire.ReachAnswer, error) {
-		return wire.ReachAnswer{}, fmt.Errorf("ask the activator at %s: %w", where, err)
+		return wire.ReachAnswer{}, fmt.Errorf("ask %s: %w", at, err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+where+wire.PathReach, bytes.NewReader(body))
+	body, err := json.Marshal(wire.ReachQuestion{Pods: pods})
 	if err != nil {
 		return fail(err)
 	}
-	token := o.Keys().Token("", wire.AutoscalerSubject)
-	response, err := o.signer.Do(&o.client, request, token)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+at.String()+wire.PathReach, bytes.NewReader(body))
+	if err != nil {
+		return fail(err)
+	}
+	response, err := a.signer.Do(&a.client, request, token)
 	if err != nil {
 		return fail(err)
 	}
@@ -175,6 +177,5 @@ func (o *Activators) one(ctx context.Context, activator netip.Addr, body []byte)
 	if err != nil {
 		return fail(err)
 	}
-	o.runs(activator, answer.Node)
 	return answer, nil
 }

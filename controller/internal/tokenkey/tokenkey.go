@@ -1,9 +1,8 @@
 // Package tokenkey creates and rotates the key of all tokens.
 //
-// Owns: the Secret ebb-token-key, and the content of courier-token, if the courier is installed.
-// Reads: them, and how often to rotate. Writes: them alone.
-// Never: signs with a key before every component can know it, or takes a key away while pods can
-// still have tokens of it.
+// Owns: the Secret ebb-token-key, and the content of courier-token and node-agent-token, if they
+// are installed. Reads: them, and how often to rotate. Writes: them alone. Never: signs with a key
+// before every component can know it, or takes a key away while pods can still have tokens of it.
 //
 // A rotation has three steps. The next key is published; nobody signs with it yet. After spread it
 // becomes the current key, and the former one the previous key: tokens of both are valid, and the
@@ -11,10 +10,12 @@
 package tokenkey
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -123,29 +124,33 @@ func (k *Rotator) look(ctx context.Context) error {
 	if key := secret.Data[wire.TokenSecretKey]; string(key) != string(k.Current()) {
 		k.current.Store(&key)
 	}
-	if err := k.tellCourier(ctx); err != nil && ctx.Err() == nil {
-		k.log.Warn("the courier has no token of the current key; trying again", "error", err)
+	for name, data := range map[string]map[string][]byte{
+		wire.CourierSecret:   {wire.CourierSecretToken: []byte(wire.Token(k.Current(), "", wire.ActivatorSubject))},
+		wire.NodeAgentSecret: wire.NodeAgentTokens(secret.Data),
+	} {
+		if err := k.tell(ctx, name, data); err != nil && ctx.Err() == nil {
+			k.log.Warn("an optional part has no token of the current key; trying again", "error", err)
+		}
 	}
 	return nil
 }
 
-// tellCourier gives the courier its token, if its manifest is there.
-func (k *Rotator) tellCourier(ctx context.Context) error {
+// tell gives a part that knows no key its tokens, if its manifest is there.
+func (k *Rotator) tell(ctx context.Context, name string, data map[string][]byte) error {
 	secrets := k.kube.CoreV1().Secrets(k.namespace)
-	secret, err := secrets.Get(ctx, wire.CourierSecret, metav1.GetOptions{})
+	secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read Secret %s/%s: %w", k.namespace, wire.CourierSecret, err)
+		return fmt.Errorf("read Secret %s/%s: %w", k.namespace, name, err)
 	}
-	token := wire.Token(k.Current(), "", wire.ActivatorSubject)
-	if len(secret.Data) == 1 && string(secret.Data[wire.CourierSecretToken]) == token {
+	if maps.EqualFunc(secret.Data, data, bytes.Equal) {
 		return nil
 	}
-	secret.Data = map[string][]byte{wire.CourierSecretToken: []byte(token)}
+	secret.Data = data
 	if _, err := secrets.Update(ctx, secret, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("write Secret %s/%s: %w", k.namespace, wire.CourierSecret, err)
+		return fmt.Errorf("write Secret %s/%s: %w", k.namespace, name, err)
 	}
 	return nil
 }

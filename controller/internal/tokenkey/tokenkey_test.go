@@ -153,8 +153,9 @@ func TestNoTokenIsRefusedWhileTheKeyIsRotated(t *testing.T) {
 	}
 }
 
-// The courier has the one token that it needs, through a rotation, and cannot make another.
-func TestTheCourierHasATokenAndNoKey(t *testing.T) {
+// The courier and node agents have the tokens that they need, through a rotation, and cannot make
+// another.
+func TestOptionalPartsHaveTokensAndNoKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.TokenSecret}})
 		secrets := client.CoreV1().Secrets("sys")
@@ -162,8 +163,10 @@ func TestTheCourierHasATokenAndNoKey(t *testing.T) {
 		defer cancel()
 		k := rotator(t, client, never) // without a courier it works as well
 		go k.Run(ctx, func() {})
-		if _, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.CourierSecret}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
+		for _, name := range []string{wire.CourierSecret, wire.NodeAgentSecret} {
+			if _, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: name}}, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		rotated := false
 		before := string(k.Current())
@@ -181,6 +184,13 @@ func TestTheCourierHasATokenAndNoKey(t *testing.T) {
 			token := string(has.Data[wire.CourierSecretToken])
 			if want := wire.KeysOf(key.Data).Token("", wire.ActivatorSubject); len(has.Data) != 1 || token != want {
 				t.Fatalf("after %d looks it has %q, want %q", i, has.Data, want)
+			}
+			agents, err := secrets.Get(ctx, wire.NodeAgentSecret, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tokens := wire.KeysOf(agents.Data); string(tokens.Current) != wire.KeysOf(key.Data).Token("", wire.NodeAgentSubject) || len(tokens.Accepted) != len(key.Data) {
+				t.Fatalf("after %d looks agents have %q of %d keys", i, agents.Data, len(key.Data))
 			}
 			rotated = rotated || string(key.Data[wire.TokenSecretKey]) != before
 			switch i {

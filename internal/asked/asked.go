@@ -1,8 +1,8 @@
-// Package asked answers autoscalers that ask at which pods somebody answers.
+// Package asked answers who asks at which addresses somebody answers.
 //
-// Owns: the attempts to connect that they ask for. Reads: the pods of revisions, and activators,
-// that Kubernetes lists as ready. Writes: to the backends, which pods did not answer. Never:
-// connects to an address that is no pod's, sends a byte there, or keeps anything of a question.
+// Owns: the attempts to connect that it asks for, and a Memory of those that were answered. Reads:
+// which addresses may be asked. Writes: to Silent, which did not answer. Never: sends a byte to an
+// address, or keeps more of a question than its addresses.
 package asked
 
 import (
@@ -23,7 +23,8 @@ const (
 	// patience is how long a pod has to answer. After a time of paused this process did not run
 	// meanwhile, so that a pod may have answered in time.
 	patience, paused = time.Second, 1500 * time.Millisecond
-	// atOnce bounds the questions that are answered at once, each of wire.MaxReach pods at most.
+	// atOnce bounds the questions that are answered at once, each of wire.MaxReach addresses at
+	// most.
 	atOnce = 8
 	// readTimeout bounds how long a question may take to arrive.
 	readTimeout = 5 * time.Second
@@ -31,31 +32,33 @@ const (
 
 // Server answers POST wire.PathReach.
 type Server struct {
-	Node string // where this activator runs
-	// Keys are those of all tokens as they are now.
-	Keys func() wire.Keys
-	// Knows reports whether an address is that of a pod.
+	Node string // where this process runs
+	// Admit returns the signature of a message of who may ask, and answers any other one.
+	Admit func(http.ResponseWriter, *http.Request) (*wire.Signature, bool)
+	// Knows reports whether an address may be asked.
 	Knows func(netip.Addr) bool
+	// Memory, if set, has which addresses have answered lately. Of others nothing is said when they
+	// do not.
+	Memory *Memory
 	// Silent, if set, is called with the pods at which nobody answered, and those at which somebody
 	// did. It must not block.
 	Silent func(silent, answered []netip.Addr)
 	// Dial connects to a pod; nil is over TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	guard wire.Guard
 	once  sync.Once
 	slots chan struct{}
 }
 
-// ServeHTTP answers 200, 401 without an autoscaler's signature, 400 and 413 to what none sends, and
-// 503 to too many questions at once.
+// ServeHTTP answers 200, what Admit does to a stranger, 400 and 413 to what nobody sends who may
+// ask, and 503 to too many questions at once.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "use POST", http.StatusMethodNotAllowed)
 		return
 	}
-	signature, ok := s.guard.Admit(w, r, s.Keys(), "", wire.AutoscalerSubject)
+	signature, ok := s.Admit(w, r)
 	if !ok {
 		return
 	}
@@ -106,7 +109,8 @@ func (s *Server) answer(ctx context.Context, q wire.ReachQuestion) wire.ReachAns
 			defer mutex.Unlock()
 			if life {
 				a.Life = append(a.Life, pod)
-			} else if silent {
+				s.Memory.note(pod)
+			} else if silent && s.Memory.has(pod) {
 				a.Silent = append(a.Silent, pod)
 			}
 		})
@@ -132,6 +136,11 @@ func (s *Server) ask(ctx context.Context, pod netip.Addr) (life, silent bool) {
 	var failed *net.OpError
 	switch {
 	case err == nil:
+		// With a reset. Otherwise both nodes would keep each question for two minutes among the
+		// connections that they track.
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
 		conn.Close()
 		return true, false
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):

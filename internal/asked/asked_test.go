@@ -38,7 +38,11 @@ var says = map[string]error{
 }
 
 func newServer(t *testing.T, silent func(silent, answered []netip.Addr)) *httptest.Server {
-	server := httptest.NewServer(&Server{Node: "c", Keys: keys, Silent: silent,
+	var guard wire.Guard
+	server := httptest.NewServer(&Server{Node: "c", Silent: silent,
+		Admit: func(w http.ResponseWriter, r *http.Request) (*wire.Signature, bool) {
+			return guard.Admit(w, r, keys(), "", wire.AutoscalerSubject)
+		},
 		Knows: func(a netip.Addr) bool { return a != netip.MustParseAddr("10.9.9.9") },
 		Dial: func(_ context.Context, network, address string) (net.Conn, error) {
 			host, port, err := net.SplitHostPort(address)
@@ -129,5 +133,49 @@ func TestAPauseOfThisProcessIsNoSilence(t *testing.T) {
 				t.Errorf("after %s: %+v", took, a)
 			}
 		})
+	}
+}
+
+// A NetworkPolicy may keep an agent from a pod at all times. That proves nothing.
+func TestWhatNeverAnsweredIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers, pod := false, netip.MustParseAddr("10.0.0.1")
+		s := &Server{Knows: func(netip.Addr) bool { return true }, Memory: &Memory{}, Dial: func(context.Context, string, string) (net.Conn, error) {
+			if answers {
+				return nil, connect(os.NewSyscallError("connect", syscall.ECONNREFUSED))
+			}
+			return nil, connect(os.ErrDeadlineExceeded)
+		}}
+		ask := func() wire.ReachAnswer { return s.answer(t.Context(), wire.ReachQuestion{Pods: []netip.Addr{pod}}) }
+		if a := ask(); len(a.Silent) != 0 {
+			t.Errorf("before it answered: %+v", a)
+		}
+		answers = true
+		if a := ask(); len(a.Life) != 1 {
+			t.Errorf("it answers: %+v", a)
+		}
+		answers = false
+		for range 2 {
+			time.Sleep(remembers / 2)
+			if a := ask(); len(a.Silent) != 1 {
+				t.Errorf("after it answered: %+v", a)
+			}
+		}
+		time.Sleep(2 * remembers)
+		if a := ask(); len(a.Silent) != 0 {
+			t.Errorf("long after it answered: %+v", a)
+		}
+	})
+}
+
+func TestAMemoryIsBounded(t *testing.T) {
+	var m Memory
+	address := netip.MustParseAddr("10.0.0.0")
+	for range 3 * maxRemembered {
+		address = address.Next()
+		m.note(address)
+	}
+	if len(m.answered) != maxRemembered || m.has(address) || !m.has(netip.MustParseAddr("10.0.0.1")) {
+		t.Errorf("%d addresses", len(m.answered))
 	}
 }

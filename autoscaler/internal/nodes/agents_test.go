@@ -1,0 +1,267 @@
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/alive"
+	"ebb.dev/ebb/test/eventually"
+	"ebb.dev/ebb/wire"
+)
+
+var (
+	podB = netip.MustParseAddr("10.0.0.2")
+	far  = netip.MustParseAddr("10.0.0.9") // an activator on node a
+)
+
+// word is what the agent of a node answers about podB, and about far.
+type word struct {
+	b, far byte // 'y' answers, 'n' does not, else nothing is said
+}
+
+func (s word) of(pods []netip.Addr) (a wire.ReachAnswer) {
+	for _, pod := range pods {
+		said := s.far
+		if pod == podB {
+			said = s.b
+		}
+		switch said {
+		case 'y':
+			a.Life = append(a.Life, pod)
+		case 'n':
+			a.Silent = append(a.Silent, pod)
+		}
+	}
+	return a
+}
+
+// Node b is named by its pod's address, and does not answer this autoscaler on node a.
+func TestANodeAgentIsAWitness(t *testing.T) {
+	for name, c := range map[string]struct {
+		agents map[string]word
+		others byte // what an activator on node d says of b
+		want   []string
+	}{
+		"nobody has one":                                   {},
+		"one does not reach it either":                     {agents: map[string]word{"c": {'n', 'y'}}, want: []string{"10.0.0.2 silent", "10.0.0.2 lost"}},
+		"one reaches nobody else":                          {agents: map[string]word{"c": {'n', 'n'}}},
+		"one reaches it":                                   {agents: map[string]word{"c": {'y', 'y'}}},
+		"one was never answered by it":                     {agents: map[string]word{"c": {'-', 'y'}}},
+		"one does not reach it, another one does":          {agents: map[string]word{"c": {'n', 'y'}, "d": {'y', 'y'}}},
+		"one does not reach it, an activator does":         {agents: map[string]word{"c": {'n', 'y'}}, others: 'y'},
+		"an activator does not reach it":                   {others: 'n', want: []string{"10.0.0.2 silent", "10.0.0.2 lost"}},
+		"an activator does not, and its own agent answers": {agents: map[string]word{podB.String(): {'n', 'y'}}, others: 'n'},
+		"an activator does not, and its own agent reaches nobody elsewhere": {agents: map[string]word{podB.String(): {'y', 'n'}}, others: 'n',
+			want: []string{"10.0.0.2 silent", "10.0.0.2 lost"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func() *cluster {
+				l := newCluster(t, "a", podB.String(), "c", "d")
+				l.Activators = func() map[string]string { return map[string]string{"a": far.String()} }
+				l.Agents = func(ctx context.Context, on []string, pods []netip.Addr, got func(wire.ReachAnswer)) {
+					if on == nil {
+						on = slices.Collect(maps.Keys(c.agents))
+					}
+					if len(pods) > wire.MaxReach {
+						t.Errorf("asks about %d", len(pods))
+					}
+					for _, node := range on {
+						said, has := c.agents[node]
+						if answer := said.of(pods); has && (len(answer.Silent) == 0 || takes(ctx, alive.AskTime)) {
+							answer.Node = node
+							got(answer)
+						}
+					}
+				}
+				l.Others = func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
+					if answer := (word{b: c.others}).of(pods); c.others != 0 && takes(ctx, alive.AskTime) {
+						answer.Node = "d"
+						got(answer)
+					}
+				}
+				return l
+			}, func(l *cluster) {
+				l.set(func() { l.says[podB.String()] = errSilent })
+				time.Sleep(30 * time.Second)
+				if got := l.states(); !slices.Equal(got, c.want) {
+					t.Errorf("told of %v: %+v", got, l.Now())
+				}
+			})
+		})
+	}
+}
+
+// A node that was lost has an agent again before it has pods. If it never gets any that answer, the
+// agent speaks for it in the end.
+func TestTheAgentOfALostNodeSpeaksForItLater(t *testing.T) {
+	var back atomic.Bool
+	live(t, func() *cluster {
+		l := newCluster(t, "a", podB.String(), "c", "d")
+		l.Activators = func() map[string]string { return map[string]string{"a": far.String()} }
+		l.Agents = func(ctx context.Context, on []string, pods []netip.Addr, got func(wire.ReachAnswer)) {
+			if on == nil {
+				if answer := (word{'n', 'y'}).of(pods); takes(ctx, alive.AskTime) {
+					answer.Node = "c"
+					got(answer)
+				}
+			} else if slices.Contains(on, podB.String()) && back.Load() {
+				answer := (word{'n', 'y'}).of(pods)
+				answer.Node = podB.String()
+				got(answer)
+			}
+		}
+		return l
+	}, func(l *cluster) {
+		l.set(func() { l.says[podB.String()] = errSilent })
+		time.Sleep(10 * time.Second)
+		back.Store(true)
+		time.Sleep(vouchAfter - time.Second)
+		if got := l.states(); !slices.Equal(got, []string{"10.0.0.2 silent", "10.0.0.2 lost"}) {
+			t.Errorf("told of %v", got)
+		}
+		time.Sleep(5 * time.Second)
+		if got := l.states(); len(got) < 3 || got[2] != "10.0.0.2 well" {
+			t.Errorf("later told of %v", got)
+		}
+		time.Sleep(time.Minute)
+		if got := l.states(); len(got) > 3 {
+			t.Errorf("at last told of %v", got)
+		}
+	})
+}
+
+// While all is well, agents are asked about some pods of each node, so that they know them.
+func TestAgentsLearnWhichPodsAnswer(t *testing.T) {
+	for n, often := range map[int]int{3: 6, 200: 30} {
+		var names []string
+		for i := range n {
+			names = append(names, fmt.Sprintf("10.1.%d.1", i))
+		}
+		asked, questions := map[netip.Addr]int{}, 0
+		live(t, func() *cluster {
+			l := newCluster(t, append(names, "a")...)
+			l.Agents = func(_ context.Context, on []string, pods []netip.Addr, _ func(wire.ReachAnswer)) {
+				if on != nil || len(pods) > wire.MaxReach {
+					t.Errorf("asks on %v about %d", on, len(pods))
+				}
+				l.set(func() {
+					questions++
+					for _, pod := range pods {
+						asked[pod]++
+					}
+				})
+			}
+			return l
+		}, func(l *cluster) {
+			time.Sleep(time.Minute)
+			l.set(func() {
+				if len(asked) != n || questions < often || questions > 3*often {
+					t.Errorf("%d of %d pods in %d questions", len(asked), n, questions)
+				}
+			})
+		})
+	}
+}
+
+// A node that has an agent alone answers at that agent's port, and is nobody to ask others about.
+func TestANodeWithAnAgentAlone(t *testing.T) {
+	live(t, func() *cluster {
+		c := newCluster(t, "a", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+		c.Agent = func(ip string) bool { return ip == "10.0.0.3" }
+		c.Others = func(_ context.Context, pods []netip.Addr, _ func(wire.ReachAnswer)) {
+			t.Errorf("asks others about %v", pods)
+		}
+		return c
+	}, func(c *cluster) {
+		c.set(func() { c.says["10.0.0.3"], c.renews = errSilent, false })
+		time.Sleep(20 * time.Second)
+		got := c.states()
+		c.set(func() {
+			if c.dialled["10.0.0.3"] == 0 || !slices.Contains(got, "10.0.0.3 lost") {
+				t.Errorf("dialled %v, told of %v", c.dialled, got)
+			}
+		})
+	})
+}
+
+func TestWitnessesStayTheSame(t *testing.T) {
+	found := map[string]netip.Addr{}
+	for i := range 3 * maxAgents {
+		found[fmt.Sprint(i)] = netip.AddrFrom4([4]byte{192, 168, 0, byte(i)})
+	}
+	a := &Agents{Self: "0"}
+	a.choose(found)
+	first := a.Nodes()
+	if len(first) != maxAgents || first["0"] != "" {
+		t.Fatalf("%v", first)
+	}
+	for node, ip := range first {
+		if found[node].String() != ip || !a.Has(ip) {
+			t.Errorf("%s: %s", node, ip)
+		}
+	}
+	if a.choose(found); !maps.Equal(a.Nodes(), first) {
+		t.Errorf("later: %v", a.Nodes())
+	}
+	gone := slices.Collect(maps.Keys(first))[0]
+	delete(found, gone)
+	a.choose(found)
+	if got := a.Nodes(); len(got) != maxAgents || got[gone] != "" || a.Has(first[gone]) || a.Has("x") {
+		t.Errorf("without %s: %v", gone, got)
+	}
+	if a.choose(nil); len(a.Nodes()) != 0 {
+		t.Errorf("without any: %v", a.Nodes())
+	}
+}
+
+// Agents share a token, so one that is somebody else's could speak for all nodes.
+func TestAnAgentSpeaksForItsOwnNode(t *testing.T) {
+	for says, counts := range map[string]bool{"c": true, "d": false, "": false} {
+		answer, _ := json.Marshal(wire.ReachAnswer{Node: says})
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			signature, err := wire.ReadSignature(r)
+			if err != nil || !signature.ByToken(keys().Token("", wire.NodeAgentSubject)) {
+				t.Errorf("%s: %v", r.URL, err)
+				return
+			}
+			w.Header().Set(wire.HeaderReachProof, signature.Answer(answer))
+			w.Write(answer)
+		}))
+		at := netip.MustParseAddrPort(server.Listener.Addr().String())
+		var away atomic.Bool
+		a := &Agents{Self: "a", Port: int(at.Port()), Keys: keys, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Find: func(context.Context) (map[string]netip.Addr, error) {
+				if away.Load() {
+					return nil, errors.New("no API server")
+				}
+				return map[string]netip.Addr{"a": at.Addr(), "c": at.Addr()}, nil
+			}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { a.Run(ctx); close(done) }()
+		eventually.True(t, "agents are found", func() bool { return len(a.Nodes()) == 1 })
+		away.Store(true)
+		for _, on := range [][]string{nil, {"c"}, {"a", "x"}} {
+			n := 0
+			a.Ask(t.Context(), on, nil, func(wire.ReachAnswer) { n++ })
+			if want := counts && !slices.Contains(on, "x"); n == 1 != want {
+				t.Errorf("it says %q: %d answers on %v", says, n, on)
+			}
+		}
+		cancel()
+		<-done
+		server.Close()
+	}
+}
