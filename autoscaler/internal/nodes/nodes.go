@@ -30,10 +30,12 @@ const (
 	// late is after which time without a round this process has been paused.
 	late = 4 * period
 	// maxKnown bounds the pods of a node that are known at a time, maxAtOnce those that are asked
-	// in one question: one of them may just have gone. While no more than maxSlow nodes are slow to
+	// in one question: one of them may just have gone. The others are asked if the first one takes
+	// more than prompt. While no more than maxSlow nodes are slow to
 	// answer, all of them are asked again: the first few may be of one tenant, whose NetworkPolicy
 	// has them answer nobody.
 	maxKnown, maxAtOnce, maxSlow = 32, 3, 16
+	prompt                       = 100 * time.Millisecond
 	// maxVouching bounds the agents that are asked at once whether their nodes live.
 	maxVouching = 64
 	// vouchAfter is for how long the agent of a lost node has to say that it lives, until it does.
@@ -363,7 +365,8 @@ type question struct {
 	epoch     int
 }
 
-// ask asks some pods of a node at once. One that answers is enough.
+// ask asks some pods of a node, a few not before the first one has had its time. One that answers
+// is enough.
 func (w *Watcher) ask(ctx context.Context, q question) {
 	limited, cancel := context.WithTimeout(ctx, alive.AskTime)
 	defer cancel()
@@ -372,15 +375,31 @@ func (w *Watcher) ask(ctx context.Context, q question) {
 		answer
 	}
 	answers := make(chan said, len(q.addresses))
-	for _, ip := range q.addresses {
-		go func() { answers <- said{ip, w.connect(limited, ip)} }()
-	}
-	best := said{}
-	for range q.addresses {
-		if one := <-answers; one.answer > best.answer {
-			best = one
+	begin := func(some []string) {
+		for _, ip := range some {
+			go func() { answers <- said{ip, w.connect(limited, ip)} }()
 		}
-		if best.answer == life {
+	}
+	first := len(q.addresses)
+	if first <= maxAtOnce {
+		first = 1
+	}
+	begin(q.addresses[:first])
+	later, best := time.NewTimer(prompt), said{}
+	defer later.Stop()
+	for left := first; best.answer < life; {
+		select {
+		case one := <-answers:
+			if left--; one.answer > best.answer {
+				best = one
+			}
+		case <-later.C:
+		}
+		if best.answer < life && first < len(q.addresses) {
+			begin(q.addresses[first:])
+			left, first = left+len(q.addresses)-first, len(q.addresses)
+		}
+		if left == 0 {
 			break
 		}
 	}

@@ -600,3 +600,34 @@ func TestWithoutANameNobodyIsAsked(t *testing.T) {
 		})
 	})
 }
+
+// A quiet node costs one connection a second, to a pod that has answered before.
+func TestOnePodOfAQuietNodeIsAsked(t *testing.T) {
+	for name, says := range map[string]error{
+		"all answer":        nil,
+		"one does not":      errSilent,
+		"one fails at once": &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ENETUNREACH)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func() *cluster {
+				l := newCluster(t, "a", "c")
+				l.says["b1"] = says
+				l.Pods = func(int) map[string][]string { return map[string][]string{"b": {"b1", "b2", "b3"}} }
+				return l
+			}, func(l *cluster) {
+				now := l.Now()
+				l.set(func() {
+					if n := l.dialled["b1"] + l.dialled["b2"] + l.dialled["b3"]; n < 8 || n > 16 || len(now) > 0 || says != nil && l.dialled["b1"] > 1 {
+						t.Errorf("%d connections in 10 s: %v, %+v", n, l.dialled, now)
+					}
+				})
+				// All those that answered have gone since.
+				l.set(func() { l.says["b2"], l.says["b3"], l.says["b1"] = errSilent, errSilent, nil })
+				time.Sleep(10 * time.Second)
+				if got := l.states(); len(got) > 0 {
+					t.Errorf("told of %v", got)
+				}
+			})
+		})
+	}
+}
