@@ -31,12 +31,13 @@ func main() {
 	node := flag.String("node", "b", "the node that ends")
 	lasts := flag.Duration("lasts", time.Minute, "how long it has no power: Kubernetes alone replaces its pods after 340 s")
 	leader := flag.Bool("leader", false, "with the leading autoscaler on that node")
+	gather := flag.Bool("gather", false, "with activators on that node and on the autoscaler's alone, as after a drain: only node agents ask from a third place")
 	still := flag.Duration("false", 0, "do not end it: for so long, do what must replace nothing, and count what was replaced (1h)")
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "image of the services")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, options{*node, *image, *lasts, *still, *leader}); err != nil {
+	if err := run(ctx, options{*node, *image, *lasts, *still, *leader, *gather}); err != nil {
 		fmt.Fprintln(os.Stderr, "nodes:", err)
 		stop()
 		os.Exit(1)
@@ -47,6 +48,7 @@ type options struct {
 	node, image  string
 	lasts, still time.Duration
 	leader       bool
+	gather       bool
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -85,6 +87,11 @@ func run(ctx context.Context, o options) (err error) {
 			undo = append(undo, restore)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	if o.gather {
+		if err := place.gather(ctx); err != nil {
 			return err
 		}
 	}
