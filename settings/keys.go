@@ -98,7 +98,7 @@ func sections(s *Snapshot) []section {
 			{"queue-sidecar-tls-max-version", "", word(&p.QueueSidecarTLS.MaxVersion, "1.2", "1.3").says("1.2 or 1.3, at least the minimum"), "Newest TLS version of queue-proxy."},
 			{"queue-sidecar-tls-cipher-suites", "", joined(&p.QueueSidecarTLS.CipherSuites), "TLS cipher suites of queue-proxy."},
 			{"queue-sidecar-tls-curve-preferences", "", joined(&p.QueueSidecarTLS.CurvePreferences), "TLS curves of queue-proxy, in order of preference."},
-			{"default-affinity-type", AffinityPreferSpread, word(&p.DefaultAffinity, AffinityPreferSpread, AffinityNone), "Affinity of pods that have none: spread over nodes, or no affinity."},
+			{"default-affinity-type", AffinityPreferSpread, word(&p.DefaultAffinity, AffinityPreferSpread, AffinityNone), "Affinity of pods that have none: spread over nodes and, among these, over zones; or no affinity."},
 			{"runtime-class-name", "", structured("YAML map: runtime class to {selector: {label: value}}", p.setRuntimeClasses), "Runtime class of revisions by their labels; the selector with the most labels wins."},
 			{"pod-is-always-schedulable", "false", boolean(&p.PodIsAlwaysSchedulable), "If true, Unschedulable is not reported, for clusters that add nodes."},
 		})},

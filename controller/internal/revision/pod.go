@@ -111,7 +111,7 @@ func schedule(rev *servingv1.Revision, pod *corev1.PodSpec, d settings.Deploymen
 		pod.TerminationGracePeriodSeconds = &grace
 	}
 	if (pod.Affinity == nil || *pod.Affinity == (corev1.Affinity{})) && d.DefaultAffinity == settings.AffinityPreferSpread {
-		pod.Affinity = spreadOverNodes(rev)
+		pod.Affinity = spread(rev, len(pod.TopologySpreadConstraints) > 0)
 	}
 	if pod.RuntimeClassName == nil {
 		if class := d.RuntimeClassName(childLabels(rev)); class != "" {
@@ -236,14 +236,22 @@ func makeVolumes(m names.Spec, in Inputs) []corev1.Volume {
 	return volumes
 }
 
-func spreadOverNodes(rev *servingv1.Revision) *corev1.Affinity {
-	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
-			Weight: 100,
-			PodAffinityTerm: corev1.PodAffinityTerm{
-				TopologyKey:   corev1.LabelHostname,
-				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{names.RevisionLabel: rev.Name}},
-			},
-		}},
-	}}
+// zoneWeight is what another zone is worth beside another node, 100: a free node is taken before a
+// second place on a node elsewhere, while its zone has no more than two pods more.
+const zoneWeight = 50
+
+// spread prefers nodes without pods of the revision, and of these those in other zones, unless the
+// user's constraints say what pods are spread over.
+func spread(rev *servingv1.Revision, constrained bool) *corev1.Affinity {
+	apart := func(key string, weight int32) corev1.WeightedPodAffinityTerm {
+		return corev1.WeightedPodAffinityTerm{Weight: weight, PodAffinityTerm: corev1.PodAffinityTerm{
+			TopologyKey:   key,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{names.RevisionLabel: rev.Name}},
+		}}
+	}
+	terms := []corev1.WeightedPodAffinityTerm{apart(corev1.LabelHostname, 100)}
+	if !constrained {
+		terms = append(terms, apart(corev1.LabelTopologyZone, zoneWeight))
+	}
+	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: terms}}
 }

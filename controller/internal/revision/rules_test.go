@@ -30,6 +30,61 @@ func TestAnEmptyAffinityIsNone(t *testing.T) {
 	}
 }
 
+// Another node counts more than another zone, and what the user says of topology more than both.
+func TestPodsAreSpreadOverNodesThenZones(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.PodSpec)
+		want   []string
+	}{
+		"by default":                  {func(*corev1.PodSpec) {}, []string{corev1.LabelHostname, corev1.LabelTopologyZone}},
+		"with constraints of its own": {func(p *corev1.PodSpec) { p.TopologySpreadConstraints = make([]corev1.TopologySpreadConstraint, 1) }, []string{corev1.LabelHostname}},
+		"with an affinity of its own": {func(p *corev1.PodSpec) { p.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}} }, nil},
+	} {
+		rev, in := readCase(t, "testdata/no-volumes.in.yaml")
+		c.change(&rev.Spec.PodSpec)
+		d, err := MakeDeployment(rev, 1, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		if a := d.Spec.Template.Spec.Affinity.PodAntiAffinity; a != nil {
+			weight := int32(101)
+			for _, term := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+				if term.Weight >= weight {
+					t.Errorf("%s: weight %d after %d", name, term.Weight, weight)
+				}
+				weight, got = term.Weight, append(got, term.PodAffinityTerm.TopologyKey)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: spread over %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// The release that learns of zones finds pods that were not spread over them.
+func TestAnotherAffinityRestartsNoPod(t *testing.T) {
+	rev, in := readCase(t, "testdata/plain.in.yaml")
+	want, err := MakeDeployment(rev, 3, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier := want.DeepCopy()
+	terms := func(d *appsv1.Deployment) *[]corev1.WeightedPodAffinityTerm {
+		return &d.Spec.Template.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	}
+	*terms(earlier) = (*terms(earlier))[:1]
+	earlier.Labels[names.DeploymentHashLabel] = "another"
+	for runs, n := range map[int32]int{3: 1, 0: 2} {
+		have := earlier.DeepCopy()
+		have.Spec.Replicas, have.Status.Replicas = &runs, runs
+		mergeDeployment(have, want)
+		if got := len(*terms(have)); got != n {
+			t.Errorf("with %d pods: %d terms, want %d", runs, got, n)
+		}
+	}
+}
+
 func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 	deployment := func(whole, own string, replicas, running int32) *appsv1.Deployment {
 		return &appsv1.Deployment{
