@@ -107,8 +107,8 @@ func (s *steady) explained(service *servingv1.Service, condition *apis.Condition
 		return
 	}
 	text := fmt.Sprint(condition.GetReason(), " ", condition.GetMessage())
-	if s.wrong[misspelt] != nil && strings.Contains(text, "answers 404") { // for a host that no gateway has had
-		return
+	if s.wrong[misspelt] != nil && (strings.Contains(text, "answers 404") || s.canRest && strings.Contains(text, "follows an older plan")) {
+		return // for a host that no gateway has had
 	}
 	for words := range s.wrong {
 		if strings.Contains(text, words) {

@@ -138,7 +138,6 @@ func (t *turn) step(ctx context.Context) (again time.Duration, done bool, err er
 		return time.Second, false, nil
 	}
 	if wrote, err := t.act(ctx, now); err != nil || wrote {
-		t.prober.Forget(t.key)
 		t.waits("they have just been told")
 		return stepAgain, false, err
 	}
@@ -155,8 +154,9 @@ func (t *turn) step(ctx context.Context) (again time.Duration, done bool, err er
 	for _, one := range now.all {
 		one.seen.Answered = resting.Next(one.seen).Ask
 	}
+	// What was answered stays so if a write is refused. After a write there is another question:
+	// whatever follows one has a new bridge first.
 	_, err = t.act(ctx, now)
-	t.prober.Forget(t.key)
 	return stepAgain, false, err
 }
 
