@@ -176,12 +176,14 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", fmt.Sprintf("activator-announce.%s.svc.%s.", c.Namespace, c.ClusterDomain))
 	}}
 	p.agents = &nodes.Agents{Self: o.node, Keys: keys, Log: log, Find: nodeAgents(kube, c.Namespace)}
-	p.nodes = watchNodes(kube, o, listed(o.node, p.index, p.others.Nodes, p.agents.Nodes), clock, recorder, log)
+	silent := types.NamespacedName{Namespace: c.Namespace, Name: wire.SilentNodes}
+	mayTell := func() bool { return p.election.MayWrite(silent) }
+	p.nodes = watchNodes(kube, o, listed(o.node, p.index, p.others.Nodes, p.agents.Nodes), clock, log)
+	p.nodes.Tell = func(v alive.Verdict) { tellOfNode(recorder, v, mayTell()) }
 	p.nodes.Others, p.nodes.Activator, p.nodes.Activators = p.others.Ask, p.others.Has, p.others.Nodes
 	p.nodes.Agents, p.nodes.Agent = p.agents.Ask, p.agents.Has
 	p.scraper.Heard = p.nodes.Heard
-	silent := types.NamespacedName{Namespace: c.Namespace, Name: wire.SilentNodes}
-	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: func() bool { return p.election.MayWrite(silent) },
+	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: mayTell,
 		Undecided: p.nodes.Undecided, Log: log}
 	p.nodes.Judge = func(silent map[string]bool) {
 		p.index.Judge(silent, p.engine.Changed)
@@ -250,22 +252,26 @@ func listed(self string, index *pods.Index, activators, agents func() map[string
 	}
 }
 
-// watchNodes makes what finds out which nodes have died. It tells of them in events of the nodes.
-func watchNodes(kube kubernetes.Interface, o options, listed func(int) map[string][]string, clock func() time.Time, recorder record.EventRecorder, log *slog.Logger) *nodes.Watcher {
-	return &nodes.Watcher{Self: o.node, Pods: listed, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log,
-		Lease: renewals(kube),
-		Tell: func(v alive.Verdict) {
-			// As the kubelet does, by the name in place of the UID.
-			node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: v.Node, UID: types.UID(v.Node)}
-			switch v.State {
-			case alive.Silent:
-				recorder.Event(node, corev1.EventTypeWarning, "NodeSilent", v.Reason)
-			case alive.Lost:
-				recorder.Event(node, corev1.EventTypeWarning, "NodeLost", v.Reason)
-			default:
-				recorder.Event(node, corev1.EventTypeNormal, "NodeAnswers", v.Reason)
-			}
-		}}
+// watchNodes makes what finds out which nodes have died.
+func watchNodes(kube kubernetes.Interface, o options, listed func(int) map[string][]string, clock func() time.Time, log *slog.Logger) *nodes.Watcher {
+	return &nodes.Watcher{Self: o.node, Pods: listed, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log, Lease: renewals(kube)}
+}
+
+// tellOfNode tells of a verdict in an event of the node. Of several replicas the first one does,
+// which also tells the controller. Each tells of a node that it calls lost, because it replaces
+// pods of its own revisions for that.
+func tellOfNode(recorder record.EventRecorder, v alive.Verdict, first bool) {
+	// As the kubelet does, by the name in place of the UID.
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: v.Node, UID: types.UID(v.Node)}
+	switch {
+	case v.State == alive.Lost:
+		recorder.Event(node, corev1.EventTypeWarning, "NodeLost", v.Reason)
+	case !first:
+	case v.State == alive.Silent:
+		recorder.Event(node, corev1.EventTypeWarning, "NodeSilent", v.Reason)
+	default:
+		recorder.Event(node, corev1.EventTypeNormal, "NodeAnswers", v.Reason)
+	}
 }
 
 // nodeAgents finds the node agents that run, by node.

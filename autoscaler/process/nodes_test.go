@@ -13,7 +13,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
 
+	"ebb.dev/ebb/autoscaler/alive"
 	"ebb.dev/ebb/autoscaler/internal/pods"
 )
 
@@ -72,5 +74,23 @@ func TestWhereNodeAgentsAre(t *testing.T) {
 	got, err := find(t.Context())
 	if want := map[string]netip.Addr{"a": netip.MustParseAddr("192.168.0.1"), "c": netip.MustParseAddr("192.168.0.3")}; err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// Three replicas come to the same verdicts at about the same time.
+func TestOneReplicaTellsOfSilentNodesAndEachOfLostOnes(t *testing.T) {
+	for state, want := range map[alive.State][2]string{
+		alive.Silent: {"Warning NodeSilent why", ""},
+		alive.Lost:   {"Warning NodeLost why", "Warning NodeLost why"},
+		alive.Well:   {"Normal NodeAnswers why", ""},
+	} {
+		for i, first := range []bool{true, false} {
+			recorder := record.NewFakeRecorder(1)
+			tellOfNode(recorder, alive.Verdict{Node: "b", State: state, Reason: "why"}, first)
+			close(recorder.Events)
+			if got := <-recorder.Events; got != want[i] {
+				t.Errorf("%s, first %t: %q, want %q", state, first, got, want[i])
+			}
+		}
 	}
 }

@@ -1,8 +1,8 @@
 // Package nodes watches which nodes are alive, and tells.
 //
 // Owns: the questions to nodes, and what they and others say (package alive). Reads: the index of
-// pods; answers to scrapes; what activators tell; Leases of nodes that do not answer. Writes:
-// events of nodes. Never: sends a byte to a pod; decides.
+// pods; answers to scrapes; what activators and node agents tell; Leases of nodes that do not
+// answer. Writes: the Lease that has the silent ones. Never: sends a byte to a pod; decides.
 package nodes
 
 import (
