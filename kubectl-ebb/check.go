@@ -84,6 +84,8 @@ type installation struct {
 	gateways    []gateway
 	streams     *streamPolicy // nil without Envoy Gateway
 	streamErr   error
+	routes      []gatewayapi.HTTPRoute // where hosts may rest
+	routesErr   error
 	hooks       []admissionv1.ValidatingWebhookConfiguration
 	hooksErr    error
 	viewErr     error
@@ -255,6 +257,7 @@ func (p *program) inspectGateways(ctx context.Context, x *installation) error {
 		g, err := client.GatewayV1().Gateways(ref.Namespace()).Get(ctx, ref.Name(), metav1.GetOptions{})
 		x.gateways = append(x.gateways, gateway{ref.Gateway, g, err})
 	}
+	x.inspectResting(ctx, client)
 	return nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -276,6 +278,20 @@ func TestCheck(t *testing.T) {
 	slow.planners = controlPlane([]string{"kube-controller-manager", "--leader-elect=true"}, []string{"kube-scheduler"})
 	quick.planners = controlPlane([]string{"kube-controller-manager", "--kube-api-qps", "500"}, []string{"kube-scheduler", "--config=/etc/its-own"})
 
+	resting, taken := cluster(t), cluster(t)
+	resting.settings.Gateway.Resting, taken.settings.Gateway.Resting = true, true
+	for name, hosts := range map[string][]gatewayapi.Hostname{"inside": nil, "wide": {"*.shop.apps.example.org"}, "harmless": {"shop.example.com"}} {
+		route := gatewayapi.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+		route.Spec.Hostnames = hosts
+		on := taken.settings.Gateway.External[0]
+		if name == "inside" {
+			on = taken.settings.Gateway.Local[0]
+		}
+		route.Spec.ParentRefs = []gatewayapi.ParentReference{{Namespace: ptr.To(gatewayapi.Namespace(on.Namespace())), Name: gatewayapi.ObjectName(on.Name())}}
+		taken.routes = append(taken.routes, route)
+	}
+	slices.SortFunc(taken.routes, func(a, b gatewayapi.HTTPRoute) int { return strings.Compare(a.Name, b.Name) })
+
 	late := cluster(t)
 	late.viewErr = gone
 	for name, c := range map[string]struct {
@@ -286,6 +302,7 @@ func TestCheck(t *testing.T) {
 		"healthy": {cluster(t), false, now}, "broken": {bad, false, now}, "blind": {blind, false, now},
 		"bare": {bare, true, now}, "bare-after": {bare, false, now}, "installed": {late, true, now},
 		"long-streams": {long, false, now}, "short-streams": {short, false, now},
+		"resting": {resting, false, now}, "resting-taken": {taken, false, now},
 		"slow-planners": {slow, false, now}, "quick-planners": {quick, false, now},
 		"expiring": {late, false, now.Add(6*24*time.Hour - time.Hour)}, "expired": {late, false, now.Add(7 * 24 * time.Hour)},
 	} {

@@ -41,6 +41,7 @@ func (x *installation) judge(before bool, now time.Time) []finding {
 	}
 	x.judgeComponents(j)
 	x.judgeSettings(j)
+	x.judgeResting(j)
 	x.judgeWebhook(j, now)
 	x.judgeView(j)
 	x.judgeAgents(j)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -158,6 +159,14 @@ func TestWhatKeepsAServiceFromResting(t *testing.T) {
 				}
 			},
 		},
+		"somebody's HTTPRoute for all hosts inside the cluster": {
+			func(s restingService) { s.foreign("", local) },
+			func(s restingService) { s.store.Remove(httpRoutes, "other", "foreign") },
+		},
+		"somebody's HTTPRoute for another wildcard": {
+			func(s restingService) { s.foreign("*.ns.example.com", public) },
+			func(s restingService) { s.store.Remove(httpRoutes, "other", "foreign") },
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -190,6 +199,17 @@ func TestWhatKeepsAServiceFromResting(t *testing.T) {
 			})
 		})
 	}
+}
+
+// foreign has somebody make an HTTPRoute, whose rule takes a path that nobody asks for here.
+func (s restingService) foreign(host, gateway string) {
+	namespace, name, _ := strings.Cut(gateway, "/")
+	h := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "foreign"}}
+	h.Spec.ParentRefs = []gatewayv1.ParentReference{{Kind: ptr.To(gatewayv1.Kind("Gateway")), Namespace: ptr.To(gatewayv1.Namespace(namespace)), Name: gatewayv1.ObjectName(name)}}
+	if host != "" {
+		h.Spec.Hostnames = []gatewayv1.Hostname{gatewayv1.Hostname(host)}
+	}
+	s.put(httpRoutes, "gateway.networking.k8s.io/v1", "HTTPRoute", h)
 }
 
 func (s restingService) annotate(value string) {

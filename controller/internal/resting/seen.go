@@ -58,6 +58,21 @@ func NewSeen(w *reconcile.World) *Seen {
 	return s
 }
 
+// Wildcard returns the hosts of the common HTTPRoute that a host is led by, "" if these are all
+// hosts of the Gateways.
+func (s *Seen) Wildcard(v plan.Visibility, host string) string {
+	longest := ""
+	for _, c := range commons(s.settings.Load(), s.system, s.clusterDomain) {
+		if c.covers(v, host) && len(c.domain) > len(longest) {
+			longest = c.domain
+		}
+	}
+	if longest == "" {
+		return ""
+	}
+	return "*." + longest
+}
+
 // Tell has f called when an answer changes.
 func (s *Seen) Tell(f func()) { s.changed = append(s.changed, f) }
 

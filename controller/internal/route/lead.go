@@ -54,7 +54,7 @@ func (r *reconciler) lead(ctx context.Context, route *servingv1.Route, in *plan.
 		t.told = c
 	}
 	own, bridges := t.have(), r.rests.bridges.Of(r.system, string(route.UID))
-	apart := r.apart(route, in, s)
+	apart := r.apart(route, in, p, s)
 	if apart == "" && t.told == nil && len(own) == 0 && !r.covered(p) {
 		apart = "the gateways do not have the common HTTPRoutes yet"
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
@@ -46,6 +47,7 @@ type rests struct {
 	seen        *shared.Seen
 	activators  *ready.Prober // asks activators whether they follow plans
 	bridges     reconcile.Index[*gatewayv1.HTTPRoute]
+	foreign     gateway.Foreign
 	autoscalers autoscalinglisters.PodAutoscalerLister
 	mappings    reconcile.Index[*v1beta1.DomainMapping] // by the name that they refer to
 
@@ -106,6 +108,7 @@ func newRests(w *reconcile.World, c *reconcile.Controller, seen *shared.Seen) *r
 		seen:        seen,
 		activators:  ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) }),
 		bridges:     reconcile.IndexByLabel[*gatewayv1.HTTPRoute](w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), names.BridgeLabel),
+		foreign:     gateway.NewForeign(w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), w.SystemNamespace),
 		autoscalers: w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Lister(),
 		mappings: reconcile.IndexBy(w.EbbInformers.Serving().V1beta1().DomainMappings().Informer(), "referred", func(dm *v1beta1.DomainMapping) []string {
 			return []string{dm.Spec.Ref.Name}
@@ -135,6 +138,32 @@ func watchRests(c *reconcile.Controller, w *reconcile.World, naming func(targets
 		}
 		return []reconcile.Key{{Namespace: dm.Namespace, Name: dm.Spec.Ref.Name}}
 	})
+	// Which Routes the HTTPRoutes of others concern, their hosts do not tell: they may be
+	// wildcards.
+	foreign := gateway.NewForeign(w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), w.SystemNamespace)
+	all := func(object any) {
+		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if h, ok := object.(*gatewayv1.HTTPRoute); ok && on() && foreign.Is(h) {
+			c.EnqueueAll(coveredWithin)
+		}
+	}
+	if _, err := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, existed bool) {
+			if !existed {
+				all(object)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			if before.(*gatewayv1.HTTPRoute).Generation != after.(*gatewayv1.HTTPRoute).Generation {
+				all(after)
+			}
+		},
+		DeleteFunc: all,
+	}); err != nil {
+		panic(fmt.Sprintf("watch for the HTTPRoutes of others: %v", err)) // only a stopped informer refuses
+	}
 	c.Watch(w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), func(object any) []reconcile.Key {
 		if h, ok := object.(*gatewayv1.HTTPRoute); ok && h.Namespace == w.SystemNamespace && h.Labels[names.BridgeLabel] != "" {
 			key, _ := shared.Route(h)
@@ -145,7 +174,7 @@ func watchRests(c *reconcile.Controller, w *reconcile.World, naming func(targets
 }
 
 // apart says why a Route must have HTTPRoutes of its own whatever its load is, "" if it need not.
-func (r *reconciler) apart(route *servingv1.Route, in *plan.Input, s *settings.Snapshot) string {
+func (r *reconciler) apart(route *servingv1.Route, in *plan.Input, p *plan.Plan, s *settings.Snapshot) string {
 	if why := r.rests.seen.Hindrance(); why != "" {
 		return why
 	}
@@ -165,6 +194,23 @@ func (r *reconciler) apart(route *servingv1.Route, in *plan.Input, s *settings.S
 		for _, share := range shares {
 			if share.H2C || share.TLS {
 				return fmt.Sprintf("gateways speak another protocol with revision %q than with activators", share.Revision)
+			}
+		}
+	}
+	return r.takenFromCommon(p, s)
+}
+
+// takenFromCommon says which HTTPRoute of somebody else takes a host of the plan from the common
+// one, or some of its requests, "" if none does.
+func (r *reconciler) takenFromCommon(p *plan.Plan, s *settings.Snapshot) string {
+	for _, t := range p.Targets {
+		on := s.Gateway.External
+		if t.Visibility == plan.ClusterLocal {
+			on = s.Gateway.Local
+		}
+		for _, host := range t.Hosts {
+			if by := r.rests.foreign.Takes(host, r.rests.seen.Wildcard(t.Visibility, host), on); by != "" {
+				return fmt.Sprintf("HTTPRoute %s takes requests for %s", by, host)
 			}
 		}
 	}
