@@ -45,8 +45,11 @@ func (s restingService) ready() *apis.Condition {
 	return get[servingv1.Service](s.ground, services, "a").Status.GetCondition(apis.ConditionReady)
 }
 
-// serves plays time in small steps and wants each host answered in each of them, until is says that
-// it is enough.
+// second is what the Service may be not Ready for.
+const second = "a second revision"
+
+// serves plays time in small steps and wants each host answered in each of them, and the Service
+// Ready, until is says that it is enough.
 func (s restingService) serves(what string, is func() bool) {
 	s.t.Helper()
 	for range 120 * 100 {
@@ -54,6 +57,9 @@ func (s restingService) serves(what string, is func() bool) {
 			if a := s.ask(gatewayOf(host), host, ""); a.code != 200 {
 				s.t.Fatalf("%s: host %s answers %d: %s\n%s", what, host, a.code, a.why, s.state())
 			}
+		}
+		if c := s.ready(); !c.IsTrue() && what != second {
+			s.t.Fatalf("%s: it is not Ready for a while: %s %s", what, c.GetReason(), c.GetMessage())
 		}
 		if is() {
 			return
@@ -111,11 +117,12 @@ func TestAServiceRestsWhileActivatorsServeIt(t *testing.T) {
 		}
 		s.store.Writes()
 		s.hello("dev.local/hello:2", nil)
-		s.serves("a second revision", func() bool { by := s.routedTo(s.hosts[0]); return by[0] == "a-00002" && s.ready().IsTrue() })
+		s.serves(second, func() bool { by := s.routedTo(s.hosts[0]); return by[0] == "a-00002" && s.ready().IsTrue() })
 		if !s.atRest() {
 			t.Errorf("a second revision has HTTPRoutes:\n%s", s.state())
 		}
 		for round := range 2 {
+			s.store.Writes()
 			s.loaded("a-00002", 5*time.Minute)
 			s.pass(5 * time.Second)
 			if !s.atRest() {
@@ -131,6 +138,12 @@ func TestAServiceRestsWhileActivatorsServeIt(t *testing.T) {
 			}
 			s.pass(100 * time.Second)
 			s.serves("quiet again", s.atRest)
+			s.pass(time.Minute)
+			for _, w := range s.store.Writes() {
+				if w.Resource == "routes/status" { // nothing that it says has changed
+					t.Errorf("round %d: %s", round, describe(w))
+				}
+			}
 		}
 		s.store.Writes()
 		s.pass(10 * time.Minute)

@@ -124,9 +124,10 @@ func (t *turn) proceed(ctx context.Context, own []*gatewayv1.HTTPRoute, bridged 
 		if done, err = t.follow(ctx, t.route, t.p, t.s, t.state, t.byName); err != nil || !done || t.want != resting.Apart || t.told == nil {
 			return 0, done, err
 		}
-		// The activators forget the plan when no gateway leads there any more.
+		// The activators forget the plan when no gateway leads there any more. This is asked beside
+		// what the Route's condition depends on.
 		want := ready.Want{Hash: t.p.Hash(), Probes: probes(t.p, t.s.Gateway)}
-		if answered, _ := t.prober.Check(t.key, want); !answered {
+		if answered, _ := t.rests.activators.Check(t.key, want); !answered {
 			return 0, true, nil
 		}
 		if there, err := t.live(ctx); err != nil || !there.own() {

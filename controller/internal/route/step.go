@@ -183,6 +183,7 @@ func (t *turn) arrive(ctx context.Context, now parts) error {
 			return err
 		}
 	}
+	t.prober.Forget(t.key) // it was asked about bridges
 	t.rests.end(t.course)
 	return nil
 }
