@@ -400,6 +400,9 @@ func TestEveryRowOfCompatNamesATestThatExists(t *testing.T) {
 			t.Errorf("docs/COMPAT.md:%d has %d cells, want behaviour, how, test", number+1, len(cells))
 			continue
 		}
+		if strings.Contains(cells[len(cells)-1], "``") {
+			t.Errorf("docs/COMPAT.md:%d names a test without a name: %s", number+1, line)
+		}
 		names := shownBy.FindAllStringSubmatch(cells[len(cells)-1], -1)
 		if len(names) == 0 {
 			t.Errorf("docs/COMPAT.md:%d names no test: %s", number+1, line)
