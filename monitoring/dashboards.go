@@ -112,7 +112,7 @@ var controlPlane = dashboard{
 		{title: "Memory", unit: "bytes", description: "Resident memory that no file backs.", queries: line("{{job}}", sumBy("job", "process_anonymous_memory_bytes"+components))},
 		{title: "Certificates", unit: "s", description: "How long each is valid yet.", queries: line("{{certificate}}", "min by (certificate) (ebb_certificate_end_timestamp_seconds) - time()")},
 		{title: "Activator: memory of requests", unit: "bytes", description: "Queued and in flight; the limit is EBB_HOLD_BYTES.", queries: line("{{instance}}", sumBy("instance", "ebb_activator_held_bytes"))},
-		{title: "Activator: refused and cut", unit: "reqps", description: "HOLD_* was reached; what was no HTTP; connections closed for others.",
+		{title: "Activator: refused and cut", unit: "reqps", description: "EBB_HOLD_* was reached; what was no HTTP; connections closed for others.",
 			queries: []query{
 				{"limit reached", "sum(" + rate("ebb_activator_rejected_requests_total") + ")"},
 				{"no HTTP", "sum(" + rate("ebb_activator_malformed_requests_total") + ")"},

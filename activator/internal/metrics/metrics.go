@@ -57,7 +57,7 @@ var (
 
 	totalHeld      = describe("ebb_activator_queued_requests", "Requests that are queued, of all revisions.")
 	totalHeldBytes = describe("ebb_activator_held_bytes", "Memory of requests, queued and in flight.")
-	rejected       = describe("ebb_activator_rejected_requests_total", "Requests that were rejected or cut because a limit of HOLD_* was reached.")
+	rejected       = describe("ebb_activator_rejected_requests_total", "Requests that were rejected or cut because a limit of EBB_HOLD_* was reached.")
 	malformed      = describe("ebb_activator_malformed_requests_total", "Requests that were no HTTP.")
 	panics         = describe("ebb_activator_panics_total", "Panics that were caught; the log has the stack.")
 	evicted        = describe("ebb_activator_evicted_connections_total", "Client connections that were closed to make room for new ones.")
