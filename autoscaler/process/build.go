@@ -102,10 +102,20 @@ type process struct {
 	view      *view.Server
 	events    record.EventBroadcaster
 	ready     atomic.Bool
+
+	// What several parts are built of.
+	c         *component.Component
+	keys      func() wire.Keys
+	clock     func() time.Time
+	durations durations
+	recorder  record.EventRecorder
+	source    *spec.Source
+	foreign   atomic.Int64 // stats of pods that are not of their revision
 }
 
-// build constructs each part from those before it: what is known of the cluster, then who decides,
-// then what carries out decisions, then the loop, then what talks to the loop.
+// build constructs each part from those before it: what is known of the cluster and who decides,
+// then what carries out decisions and the loop, then what finds out about nodes, then what talks to
+// the loop.
 func build(c *component.Component, o options, keys func() wire.Keys) (*process, error) {
 	kube, store, log := c.Kube, c.Settings, c.Log
 	client, err := versioned.NewForConfig(c.Config)
@@ -116,7 +126,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	if err != nil {
 		return nil, fmt.Errorf("build client for scales: %w", err)
 	}
-	p := &process{store: store, events: record.NewBroadcaster()}
+	p := &process{store: store, events: record.NewBroadcaster(), c: c, keys: keys, clock: loop.Monotonic(), durations: observe(c.Registry)}
 	p.events.StartRecordingToSink(events.Sink(kube))
 	if p.autos, err = newAutoscalers(client); err != nil {
 		return nil, err
@@ -125,24 +135,33 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		return nil, err
 	}
 	p.pulled = pods.Pulled(kube)
-	clock, durations := loop.Monotonic(), observe(c.Registry)
-	var foreign atomic.Int64
 	p.scraper = ingest.NewScraper(p.index.ToScrape)
 	p.scraper.Mesh = func() bool { return store.Load().Network.MeshAddressing() }
-	p.scraper.Port, p.scraper.Observe, p.scraper.Foreign = o.scrapePort, durations.scrape, func(loop.Key) { foreign.Add(1) }
+	p.scraper.Port, p.scraper.Observe, p.scraper.Foreign = o.scrapePort, p.durations.scrape, func(loop.Key) { p.foreign.Add(1) }
 
 	p.election = lead.New(lead.Config{Namespace: c.Namespace, Pod: c.Pod, IP: o.ip,
 		Scheme: store.Leases("autoscaler", lead.Prefix)}, kube, log)
-	source := &spec.Source{Get: p.autos.get, Settings: store, Owns: p.election.Owns, Log: log}
+	p.source = &spec.Source{Get: p.autos.get, Settings: store, Owns: p.election.Owns, Log: log}
+	p.recorder = p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"})
+	p.decide(scales, client)
+	p.findOut(o)
+	p.listen(o)
+	return p, nil
+}
 
-	recorder := p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"})
+// changed has the loop look at a revision again. The loop is built after those who call this, and
+// runs before them.
+func (p *process) changed(key loop.Key) { p.engine.Changed(key) }
+
+// decide builds what carries out decisions, and the loop that makes them.
+func (p *process) decide(scales kubernetes.Interface, client versioned.Interface) {
+	kube, store, clock, recorder, log := p.c.Kube, p.store, p.clock, p.recorder, p.c.Log
 	p.writer = act.New(scales, client.AutoscalingV1alpha1(), p.autos.get, p.election,
 		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
 		recorder, log)
-	p.writer.Clock, p.writer.ObserveWrite = clock, durations.write
+	p.writer.Clock, p.writer.ObserveWrite = clock, p.durations.write
 	room := &tend.Room{Kube: kube}
-	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: keys, Log: log, Port: p.scraper.Port, Room: room,
-		Changed: func(key loop.Key) { p.engine.Changed(key) },
+	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: p.keys, Log: log, Port: p.scraper.Port, Room: room, Changed: p.changed,
 		Tell: func(key loop.Key, reason, message string) {
 			if pa := p.autos.get(key.Namespace, key.Name); pa != nil {
 				recorder.Event(pa, corev1.EventTypeNormal, reason, message)
@@ -151,7 +170,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	p.booster = startup.New(&startup.Booster{Index: p.index, Kube: kube, MayWrite: p.election.MayWrite, Log: log,
 		MaxCPU:  func() int64 { return store.Load().Autoscaler.StartupCPUMax },
 		Grace:   func() time.Duration { return store.Load().Autoscaler.StartupCPUGrace },
-		Changed: func(key loop.Key) { p.engine.Changed(key) }})
+		Changed: p.changed})
 	p.index.New = p.booster.Look
 	budget := revision.NewBudget()
 	p.memory = &tend.Budget{Nodes: room.Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
@@ -159,16 +178,20 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 			return p.index.Asleep(spec.UsualMemory, revision.CompressedShare, budget.Granted)
 		}, Asked: budget.Asked, Charge: budget.Charge, Divide: budget.Divide, Log: log}
 	p.engine = loop.New(loop.Options{
-		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,
-		Prober: act.NewProber(c.ClusterDomain), Budget: budget, Observe: durations.reaction,
+		Shards: 4, Clock: clock, Log: log, Source: p.source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,
+		Prober: act.NewProber(p.c.ClusterDomain), Budget: budget, Observe: p.durations.reaction,
 		// Activators report every revision with requests, whichever autoscaler scales it.
 		Elsewhere: func(key loop.Key) bool {
 			pa := p.autos.get(key.Namespace, key.Name)
 			return pa != nil && !spec.Ours(pa, store.Load().Autoscaler)
 		},
-		Given: source.Given,
+		Given: p.source.Given,
 	})
+}
 
+// findOut builds what remembers how pods did, and what finds out which nodes have died.
+func (p *process) findOut(o options) {
+	c, kube, keys, clock, recorder, log := p.c, p.c.Kube, p.keys, p.clock, p.recorder, p.c.Log
 	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.get(key.Namespace, key.Name) != nil }, Clock: clock}
 	p.scraper.Seen = p.records.Scraped
 	p.witness = &witness.Witness{Pods: p.index.ToScrape, Starting: p.index.Starting, Ask: p.scraper.AskJudged, Clock: clock}
@@ -189,6 +212,11 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		p.index.Judge(silent, p.engine.Changed)
 		p.publisher.Set(slices.Sorted(maps.Keys(silent)))
 	}
+}
+
+// listen builds what talks to the loop: pods, activators, other replicas and who asks the API.
+func (p *process) listen(o options) {
+	c, kube, keys, clock, log := p.c, p.c.Kube, p.keys, p.clock, p.c.Log
 	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: o.ip}
 	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Regular: p.records.Reported, Said: func(key loop.Key, stat *wire.Stat) {
 		if p.index.Said(key, stat.PodName, stat.Asleep, stat.FreezeFailure) {
@@ -196,8 +224,8 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		}
 	}}
 	c.Registry.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
-		return append(counts(server, p.engine, p.writer, p.tender, p.booster, p.nodes, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
-			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
+		return append(counts(server, p.engine, p.writer, p.tender, p.booster, p.nodes, p.foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
+			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: p.source.Ignored.Load()})
 	}})
 	telemetry.Leases(c.Registry, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
 	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records, Witness: p.witness, Nodes: p.silentNodes}, keys, p.election.Others)
@@ -215,7 +243,6 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		c.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ebb_autoscaler_nodes", ConstLabels: prometheus.Labels{"state": state.String()},
 			Help: "Nodes that do not answer, by what this replica thinks of them."}, func() float64 { return float64(p.nodes.Count(state)) }))
 	}
-	return p, nil
 }
 
 // silentNodes returns the nodes with pods of a revision that do not answer.
