@@ -16,9 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +26,6 @@ import (
 
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
-	"ebb.dev/ebb/internal/tlsoptions"
 	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/queue-proxy/internal/announce"
@@ -92,17 +89,8 @@ type Sidecar struct {
 
 	userReady atomic.Pointer[time.Time] // nil before the container first passed
 
-	data, tls net.Listener
-	agent     net.Listener // of the node agent; nil for a revision that does not sleep
-	encrypts  bool         // requests are served over TLS; once Run has begun it belongs to certChanged
-	side      []sideServer
-	failed    chan error
-}
-
-type sideServer struct {
-	name     string
-	listener net.Listener
-	server   *http.Server
+	ports  ports
+	failed chan error
 }
 
 // Listen binds every port, the data port first, and builds the rest. It returns an error that names
@@ -110,7 +98,7 @@ type sideServer struct {
 func Listen(cfg *wire.Sidecar, log *slog.Logger) (*Sidecar, error) {
 	s := &Sidecar{cfg: cfg, log: log, certs: certInterval, started: time.Now(), failed: make(chan error, 8)}
 	var err error
-	if s.data, err = listen("requests", cfg.Port); err != nil {
+	if s.ports.data, err = listen("requests", cfg.Port); err != nil {
 		return nil, err
 	}
 	if err := s.build(); err != nil {
@@ -118,14 +106,6 @@ func Listen(cfg *wire.Sidecar, log *slog.Logger) (*Sidecar, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-func listen(what string, port int) (net.Listener, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
-	if err != nil {
-		return nil, fmt.Errorf("listen for %s: %w", what, err)
-	}
-	return l, nil
 }
 
 // newUpstream leads to the user container.
@@ -146,22 +126,12 @@ func (s *Sidecar) build() error {
 	logf := func(format string, args ...any) { s.log.Warn(fmt.Sprintf(format, args...)) }
 	s.user = s.newUpstream()
 	s.token = tokenOf(cfg)
-	s.probes = probe.Specs(cfg.Probes, cfg.DetectHTTP2)
-	if len(s.probes) == 0 {
-		s.probes = []probe.Spec{probe.TCP(cfg.UserPort)}
-	}
-	startup := probe.Specs(cfg.StartupProbes, cfg.DetectHTTP2)
-	if !slices.ContainsFunc(s.probes, func(p probe.Spec) bool { return p.Port() == cfg.UserPort }) {
-		// The probes ask another port than requests go to. Requests would come before somebody
-		// listens there, such as KServe's agent, which stands before the container that is asked.
-		startup = append(startup, probe.TCP(cfg.UserPort))
-	}
-	s.prober = probe.New(startup, s.probes)
+	s.prober = s.newProber()
 	s.announcer = &announce.Announcer{
 		Activators: cfg.Activators, Token: s.token, Logf: logf,
 		Base: wire.Announcement{
 			Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, ProcessStarted: s.started,
-			Address: netip.AddrPortFrom(cfg.PodIP, s.data.Addr().(*net.TCPAddr).AddrPort().Port()),
+			Address: netip.AddrPortFrom(cfg.PodIP, s.ports.data.Addr().(*net.TCPAddr).AddrPort().Port()),
 		},
 	}
 	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, maxWaitBytes, cfg.Pod, s.started, cfg.WarmUp, s.offer)
@@ -203,6 +173,22 @@ func (s *Sidecar) build() error {
 	return s.listenBeside()
 }
 
+// newProber asks the user container until it answers, and keeps what is asked in s.probes.
+func (s *Sidecar) newProber() *probe.Prober {
+	cfg := s.cfg
+	s.probes = probe.Specs(cfg.Probes, cfg.DetectHTTP2)
+	if len(s.probes) == 0 {
+		s.probes = []probe.Spec{probe.TCP(cfg.UserPort)}
+	}
+	startup := probe.Specs(cfg.StartupProbes, cfg.DetectHTTP2)
+	if !slices.ContainsFunc(s.probes, func(p probe.Spec) bool { return p.Port() == cfg.UserPort }) {
+		// The probes ask another port than requests go to. Requests would come before somebody
+		// listens there, such as KServe's agent, which stands before the container that is asked.
+		startup = append(startup, probe.TCP(cfg.UserPort))
+	}
+	return probe.New(startup, s.probes)
+}
+
 // tokenOf returns the pod's token, as it is at each call.
 func tokenOf(cfg *wire.Sidecar) func() string {
 	token := cfg.Token
@@ -224,113 +210,9 @@ func maxIdle(concurrency int) int {
 	return 1000
 }
 
-// listenBeside opens every port but the data port.
-func (s *Sidecar) listenBeside() error {
-	cfg := s.cfg
-	if err := s.listenTLS(); err != nil {
-		return err
-	}
-	admin, reports := http.NewServeMux(), http.NewServeMux()
-	admin.HandleFunc("GET "+wire.PathLiveness, s.liveness)
-	reports.Handle("GET "+wire.PathMetrics, s.reporter)
-	reports.HandleFunc("POST "+wire.PathStandby, s.standbyOrder)
-	admin.HandleFunc("GET "+wire.PathDrain, func(w http.ResponseWriter, r *http.Request) {
-		// Whoever can keep a hook open keeps the pod out of service.
-		if !wire.ValidDrainToken(cfg.DrainToken, wire.BearerToken(r.Header.Get("Authorization"))) {
-			http.Error(w, "only the preStop hook of this pod may begin a drain", http.StatusUnauthorized)
-			return
-		}
-		s.drainer.Hook(r.Context())
-		w.WriteHeader(http.StatusOK)
-	})
-	beside := []struct {
-		name    string
-		on      bool
-		port    int
-		handler http.Handler
-	}{
-		{"the drain hook", true, cfg.DrainPort, admin},
-		{"load reports", true, cfg.StatPort, reports},
-		{"request metrics", cfg.Observability.RequestMetrics.Protocol == "prometheus", cfg.MetricsPort, s.metrics},
-		{"profiles", cfg.Observability.RuntimeProfiling, cfg.ProfilingPort, profiles()},
-	}
-	for _, b := range beside {
-		if !b.on {
-			continue
-		}
-		l, err := listen(b.name, b.port)
-		if err != nil {
-			return err
-		}
-		s.side = append(s.side, sideServer{b.name, l, &http.Server{Handler: b.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}})
-	}
-	return nil
-}
-
-// listenTLS opens the TLS port if there is a certificate. In a pod without the directory there
-// never will be one; where it is empty, certChanged opens the port once it is not.
-func (s *Sidecar) listenTLS() error {
-	if _, err := os.Stat(s.cfg.CertDir); err != nil {
-		return nil
-	}
-	s.files = certs.New(s.cfg.CertDir)
-	var err error
-	if s.server.TLS, err = s.files.Config(tlsoptions.Settings(s.cfg.TLS)); err != nil || !certs.Exist(s.cfg.CertDir) {
-		return err
-	}
-	if err := s.files.Load(); err != nil {
-		return err
-	}
-	s.tls, err = listen("requests over TLS", s.cfg.TLSPort)
-	s.encrypts = err == nil
-	return err
-}
-
-// certChanged is told of each certificate that was found, or could not be read, since the start.
-func (s *Sidecar) certChanged(err error) {
-	switch {
-	case err != nil && !s.encrypts:
-		s.log.Error("the certificate cannot be used; requests are served without TLS only", "error", err)
-	case err != nil:
-		s.log.Error("the certificate could not be reloaded; the old one stays", "error", err)
-	case s.encrypts:
-		s.log.Info("Certificate and/or key have changed on disk and were reloaded.")
-	default:
-		l, err := listen("requests over TLS", s.cfg.TLSPort)
-		if err != nil {
-			s.log.Error("a certificate is there and cannot be served", "error", err)
-			return
-		}
-		s.encrypts = true
-		s.log.Info("a certificate has appeared: requests are served over TLS too", "address", l.Addr().String())
-		s.spawn("serve requests over TLS", func() error { return s.server.ServeTLS(l) })
-	}
-}
-
-func profiles() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return mux
-}
-
-func (s *Sidecar) closeListeners() {
-	for _, l := range []net.Listener{s.data, s.tls, s.agent} {
-		if l != nil {
-			l.Close()
-		}
-	}
-	for _, b := range s.side {
-		b.listener.Close()
-	}
-}
-
 // Addr is where requests are served; Addrs of the side servers are by name, for tests that let the
 // system choose ports.
-func (s *Sidecar) Addr() string { return s.data.Addr().String() }
+func (s *Sidecar) Addr() string { return s.ports.data.Addr().String() }
 
 // Run serves until ctx (SIGTERM) ends, and then through the whole sequence of leaving.
 func (s *Sidecar) Run(ctx context.Context) error {
@@ -339,19 +221,19 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	defer telling.Wait() // what was observed last is worth the two seconds that it may take at most
 	defer stop()
 	s.tell(inner, &telling)
-	s.spawn("serve requests", func() error { return s.server.Serve(s.data) })
-	if s.tls != nil {
-		s.spawn("serve requests over TLS", func() error { return s.server.ServeTLS(s.tls) })
+	s.spawn("serve requests", func() error { return s.server.Serve(s.ports.data) })
+	if s.ports.tls != nil {
+		s.spawn("serve requests over TLS", func() error { return s.server.ServeTLS(s.ports.tls) })
 	}
 	if s.files != nil {
 		go s.files.Watch(inner, s.certs, s.certChanged)
 	}
-	for _, b := range s.side {
+	for _, b := range s.ports.side {
 		s.spawn("serve "+b.name, func() error { return b.server.Serve(b.listener) })
 	}
 	if s.sleeper != nil {
 		defer s.stopSleeper()
-		s.spawn("serve the node agent", func() error { return s.sleeper.Serve(inner, s.agent) })
+		s.spawn("serve the node agent", func() error { return s.sleeper.Serve(inner, s.ports.agent) })
 	}
 	go s.reporter.Run(inner)
 	if s.board != nil {
@@ -448,7 +330,7 @@ func (s *Sidecar) leave(ctx context.Context) {
 	s.user.Close()
 	quick, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	for _, b := range s.side {
+	for _, b := range s.ports.side {
 		_ = b.server.Shutdown(quick) // a scrape in flight is no reason to stay
 		b.server.Close()
 	}

@@ -597,7 +597,7 @@ func TestOnlyThePodsOwnHookBeginsADrain(t *testing.T) {
 
 // sideAddr is where a server beside the data port listens.
 func (s *Sidecar) sideAddr(name string) string {
-	for _, b := range s.side {
+	for _, b := range s.ports.side {
 		if b.name == name {
 			return b.listener.Addr().String()
 		}

@@ -40,7 +40,7 @@ func (s *Sidecar) buildStandby() error {
 		stop()
 		return err
 	}
-	s.agent = l
+	s.ports.agent = l
 	s.spare = time.AfterFunc(sparePeriod, s.giveBack)
 	return nil
 }

@@ -33,7 +33,7 @@ type fakeAgent struct {
 
 func dialAsAgent(t *testing.T, r *rig) *fakeAgent {
 	t.Helper()
-	conn, err := net.Dial("tcp", loopback(r.agent))
+	conn, err := net.Dial("tcp", loopback(r.ports.agent))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func dialAsAgent(t *testing.T, r *rig) *fakeAgent {
 
 func order(t *testing.T, r *rig, level, token string) int {
 	t.Helper()
-	for _, b := range r.side {
+	for _, b := range r.ports.side {
 		if b.name != "load reports" {
 			continue
 		}
@@ -313,7 +313,7 @@ func scrape(t *testing.T, r *rig) wire.Stat {
 func TestLivenessDoesNotKillAPodThatSleeps(t *testing.T) {
 	r, agent, heard := standbyRig(t, nil)
 	admin := ""
-	for _, b := range r.side {
+	for _, b := range r.ports.side {
 		if b.name == "the drain hook" {
 			admin = "http://" + loopback(b.listener)
 		}
@@ -382,7 +382,7 @@ func TestAStrangerIsNotTheAgent(t *testing.T) {
 		c.NodeIPs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	})
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.9")}}
-	conn, err := dialer.Dial("tcp", loopback(r.agent))
+	conn, err := dialer.Dial("tcp", loopback(r.ports.agent))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -482,7 +482,7 @@ func TestLivenessKillsAContainerThatHangsInAPodThatSleepsWarm(t *testing.T) {
 		c.LivenessProbes = map[string]wire.Probe{"user-container": probes[0]}
 	})
 	admin := ""
-	for _, b := range r.side {
+	for _, b := range r.ports.side {
 		if b.name == "the drain hook" {
 			admin = "http://" + loopback(b.listener)
 		}
