@@ -74,9 +74,9 @@ func build(ctx context.Context, of *component.Component, o options, ebb versione
 		return nil, err
 	}
 	c := &courier{settings: s, startSettings: start, log: log, store: kept}
-	c.routes = (&routes.Table{Ebb: ebb, Settings: s, ClusterDomain: of.ClusterDomain}).Start()
-	c.deliver = (&deliver.Manager{Store: kept, Routes: c.routes.Delivery(), Client: toGateway(o.gateway, s, of.ClusterDomain), Log: log}).Start()
-	c.accept = (&accept.Handler{Store: kept, Routes: c.routes.Acceptance(), Queues: c.deliver, Log: log, Now: time.Now}).Start()
+	c.routes = routes.New(&routes.Table{Ebb: ebb, Settings: s, ClusterDomain: of.ClusterDomain})
+	c.deliver = deliver.New(&deliver.Manager{Store: kept, Routes: c.routes.Delivery(), Client: toGateway(o.gateway, s, of.ClusterDomain), Log: log})
+	c.accept = accept.New(&accept.Handler{Store: kept, Routes: c.routes.Acceptance(), Queues: c.deliver, Log: log, Now: time.Now})
 	services := &egress.Services{Kube: of.Kube, Server: o.apiServer}
 	c.callback = &callback.Caller{Store: kept, Counts: &c.deliver.Counts, Log: log,
 		Allowed: egress.Rule(services.Public).Except(func() []netip.Prefix { return s.Load().Courier.Callbacks }),

@@ -85,8 +85,8 @@ type Handler struct {
 	readers *shares.Pool // bytes of results that are read
 }
 
-// Start makes a Handler ready.
-func (h *Handler) Start() *Handler {
+// New makes a Handler of its exported fields.
+func New(h *Handler) *Handler {
 	h.slots, h.readers = shares.New(most), shares.New(reading)
 	if h.Patience == nil {
 		h.Patience = patience

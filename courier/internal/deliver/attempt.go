@@ -69,13 +69,7 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	if err == nil {
 		record.Status, record.Cold = got.status, got.cold
 	}
-	if err != nil || call.Judge(got.status) == call.Again {
-		why, asked := "", time.Duration(0)
-		if err != nil {
-			why = err.Error()
-		} else {
-			why, asked = fmt.Sprintf("the service answered %d", got.status), call.RetryAfter(got.header, ended)
-		}
+	if why, asked := failure(got, err, ended); why != "" {
 		pause := rules.Backoff.After(attempt, asked, rand.Float64())
 		if counted < rules.Attempts && ended.Add(pause).Sub(c.Accepted) <= rules.Queue {
 			m.Counts.Retried.Add(1)
@@ -92,6 +86,18 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	}
 	m.Counts.Delivered.Add(1)
 	off = m.done(ctx, c, message)
+}
+
+// failure says why an attempt has to be repeated, "" if it has not, and after what time the service
+// asks for that.
+func failure(got *answer, err error, now time.Time) (why string, asked time.Duration) {
+	switch {
+	case err != nil:
+		return err.Error(), 0
+	case call.Judge(got.status) == call.Again:
+		return fmt.Sprintf("the service answered %d", got.status), call.RetryAfter(got.header, now)
+	}
+	return "", 0
 }
 
 // read returns a call and the number of its attempt. A message that is no call is buried: it would

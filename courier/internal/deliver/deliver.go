@@ -84,8 +84,8 @@ const (
 	gone = 5 * time.Minute
 )
 
-// Start makes a Manager ready.
-func (m *Manager) Start() *Manager {
+// New makes a Manager of its exported fields.
+func New(m *Manager) *Manager {
 	m.queues, m.depths, m.running, m.ready = map[call.Service]*queue{}, map[call.Service]int{}, map[string]running{}, map[call.Service]bool{}
 	m.budget = newBudget()
 	m.Store.Stored = m.poke
@@ -107,30 +107,28 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer beats.Stop()
 	go m.budget.quicken(ctx)
 	m.list(ctx)
-	var ended <-chan struct{}
-	var late <-chan time.Time
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			if ended == nil {
-				m.mu.Lock()
-				m.ctx = nil // who found it alive has begun its work
-				m.mu.Unlock()
-				done := make(chan struct{})
-				go func() { m.group.Wait(); close(done) }()
-				ended, late = done, time.After(grace)
-				ctx = attempt // wait for the other cases
-			}
+		case <-list.C:
+			m.list(ctx)
+		case <-beats.C:
+			m.beat()
+		}
+	}
+	m.mu.Lock()
+	m.ctx = nil // who found it alive has begun its work
+	m.mu.Unlock()
+	ended, late := make(chan struct{}), time.After(grace)
+	go func() { m.group.Wait(); close(ended) }()
+	for {
+		select {
+		case <-ended:
+			return nil
 		case <-late:
 			cut()
 			<-ended
 			return nil
-		case <-ended:
-			return nil
-		case <-list.C:
-			if ended == nil {
-				m.list(ctx)
-			}
 		case <-beats.C:
 			m.beat()
 		}

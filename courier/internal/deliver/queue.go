@@ -67,15 +67,15 @@ func (q *queue) run(ctx context.Context) {
 				continue
 			}
 		}
-		got, err := q.take(ctx, source, n, rules)
+		none, err := q.take(ctx, source, n, rules)
 		switch {
 		case err != nil:
 			q.failed(ctx, err)
 			source = nil
-		case got > 0:
-			idle = 0
-		default:
+		case none:
 			idle += q.look(ctx, idle)
+		default:
+			idle = 0
 		}
 	}
 }
@@ -91,28 +91,30 @@ func (q *queue) ends(ctx context.Context, idle time.Duration) bool {
 	return true
 }
 
-// take begins up to n calls that are due now.
-func (q *queue) take(ctx context.Context, source *store.Queue, n int, rules Rules) (got int, err error) {
+// take begins up to n calls that are due now; none reports that no call is. Where there is no
+// memory for one, or the rate has been reached, it waits a while and does not know.
+func (q *queue) take(ctx context.Context, source *store.Queue, n int, rules Rules) (none bool, err error) {
 	reserved := q.manager.budget.reserve(q.of.Namespace, n)
 	defer func() { q.manager.budget.release(q.of.Namespace, reserved) }()
 	if reserved == 0 {
 		q.pause(ctx, full)
-		return 1, nil
+		return false, nil
 	}
 	if n = q.paced(reserved, rules.Rate); n == 0 {
 		q.pause(ctx, 50*time.Millisecond)
-		return 1, nil
+		return false, nil
 	}
 	messages, err := source.Fetch(n)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
+	none = true
 	for message := range messages.Messages() {
-		got++
+		none = false
 		reserved--
 		q.begin(message, rules)
 	}
-	return got, messages.Error()
+	return none, messages.Error()
 }
 
 // look waits until there may be a call again: one was stored, or that of an earlier one is due. It

@@ -61,8 +61,8 @@ type Table struct {
 	pods   map[string]pods // by namespace/revision
 }
 
-// Start makes a Table ready.
-func (t *Table) Start() *Table {
+// New makes a Table of its exported fields.
+func New(t *Table) *Table {
 	t.routes, t.pods, t.Known = map[call.Service]*Route{}, map[string]pods{}, make(chan struct{})
 	return t
 }

@@ -17,7 +17,7 @@ var of = call.Service{Namespace: "ns", Name: "svc"}
 
 // table has a Route to two revisions: a with three pods of two requests each, b without pods.
 func table(annotations map[string]string) *Table {
-	t := (&Table{Settings: settings.NewStore(nil), ClusterDomain: "cluster.local"}).Start()
+	t := New(&Table{Settings: settings.NewStore(nil), ClusterDomain: "cluster.local"})
 	half, three := int64(50), int32(3)
 	route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", UID: "uid", Annotations: annotations}}
 	route.Status.Traffic = []servingv1.TrafficTarget{{RevisionName: "a", Percent: &half}, {RevisionName: "b", Percent: &half}}

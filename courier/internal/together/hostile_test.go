@@ -148,7 +148,7 @@ func TestTheManagerAnswersWhileQueuesAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := (&deliver.Manager{Store: kept, Routes: &world{}, Log: slog.New(slog.DiscardHandler)}).Start()
+	m := deliver.New(&deliver.Manager{Store: kept, Routes: &world{}, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go m.Run(ctx)

@@ -90,8 +90,8 @@ func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, c
 		change(w)
 	}
 	w.patience = max(w.patience, time.Millisecond)
-	w.deliver = (&deliver.Manager{Store: kept, Routes: w, Client: client, Log: log, Gone: w.patience}).Start()
-	w.accept = (&accept.Handler{Store: kept, Routes: acceptance{w}, Queues: w.deliver, Log: log, Now: time.Now, Patience: w.reads}).Start()
+	w.deliver = deliver.New(&deliver.Manager{Store: kept, Routes: w, Client: client, Log: log, Gone: w.patience})
+	w.accept = accept.New(&accept.Handler{Store: kept, Routes: acceptance{w}, Queues: w.deliver, Log: log, Now: time.Now, Patience: w.reads})
 	caller := &callback.Caller{Store: kept, Allowed: allowed, Counts: &w.deliver.Counts, Log: log,
 		Rules: func() (int, call.Backoff, int) {
 			return 3, call.Backoff{First: 10 * time.Millisecond, Max: 20 * time.Millisecond}, 3
