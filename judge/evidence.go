@@ -135,13 +135,13 @@ func aboveAll(n, bad uint64, bound float64) (mean float64) {
 	return mean
 }
 
-// sureOfMost is how sure mostOf is.
-const sureOfMost = 0.95
+// sureOfMax is how sure maxRateOf is.
+const sureOfMax = 0.95
 
-// mostOf is the highest rate that is not refuted by bad of n, at any time with a chance of
-// sureOfMost: the end of a confidence sequence by Robbins' mixture, with Jeffreys' prior. It takes
+// maxRateOf is the highest rate that is not refuted by bad of n, at any time with a chance of
+// sureOfMax: the end of a confidence sequence by Robbins' mixture, with Jeffreys' prior. It takes
 // the requests for independent of one another.
-func mostOf(n, bad uint64) float64 {
+func maxRateOf(n, bad uint64) float64 {
 	if n == 0 {
 		return 1
 	}
@@ -156,7 +156,7 @@ func mostOf(n, bad uint64) float64 {
 		if bad < n {
 			l += (m - y) * math.Log1p(-p)
 		}
-		return mixture-l >= -math.Log(1-sureOfMost)
+		return mixture-l >= -math.Log(1-sureOfMax)
 	}
 	low, high := y/m, 1.0
 	if !refuted(high) {

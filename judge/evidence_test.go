@@ -168,7 +168,7 @@ func TestTheMostThatFails(t *testing.T) {
 		n, bad    uint64
 		low, high float64
 	}{{0, 0, 1, 1}, {1, 1, 1, 1}, {10, 10, 1, 1}, {10, 0, 0.3, 0.5}, {1000, 0, 0.004, 0.008}, {1000, 10, 0.015, 0.03}, {1 << 40, 1 << 30, 0.00097, 0.00098}} {
-		if most := mostOf(c.n, c.bad); !(most >= c.low && most <= c.high) {
+		if most := maxRateOf(c.n, c.bad); !(most >= c.low && most <= c.high) {
 			t.Errorf("%d of %d: at most %v, want from %v to %v", c.bad, c.n, most, c.low, c.high)
 		}
 	}
@@ -180,7 +180,7 @@ func TestTheMostThatFails(t *testing.T) {
 			if r.Float64() < rate {
 				bad++
 			}
-			if mostOf(n, bad) < rate {
+			if maxRateOf(n, bad) < rate {
 				wrong++
 				break
 			}

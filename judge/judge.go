@@ -106,18 +106,9 @@ func (d *Decision) Suspects() bool {
 	return d.Verdict == Wait && (d.Evidence >= suspicion || d.Rule == RuleUncompared || d.Rule == RuleUnanswered)
 }
 
-// Doubt bounds the chance that a revision that is no worse than the old one ever looks as bad as
-// this one does.
-func (d *Decision) Doubt() float64 {
-	if d.Evidence <= 1 {
-		return 1
-	}
-	return 1 / d.Evidence
-}
-
-// Most is the share of its requests that the new revision fails at most. In 95 % of all rollouts
+// maxRate is the share of its requests that the new revision fails at most. In 95 % of all rollouts
 // this is true all the time, if requests fail independently of one another.
-func (d *Decision) Most() float64 { return mostOf(d.New.Requests, d.New.Errors) }
+func (d *Decision) maxRate() float64 { return maxRateOf(d.New.Requests, d.New.Errors) }
 
 // Reason explains the decision in one sentence.
 func (d *Decision) Reason() string {
@@ -143,7 +134,7 @@ func (d *Decision) Reason() string {
 	case d.Rule == RulePreview:
 		return d.charge() + ", more than it may, so it gets no others"
 	case d.Rule == RuleFine:
-		return fmt.Sprintf("%s; it fails at most %.3g %%", d.charge(), 100*d.Most())
+		return fmt.Sprintf("%s; it fails at most %.3g %%", d.charge(), 100*d.maxRate())
 	case d.Rule == RuleSender:
 		return fmt.Sprintf("%s; %d of the last %d came from one of %d groups of clients, so it may be one client's doing",
 			d.charge(), d.Alone, d.Lately, wire.SenderDrawers)

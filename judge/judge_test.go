@@ -219,7 +219,7 @@ func TestAnyOrderOfFigures(t *testing.T) {
 			s = next
 			reached[d.Verdict.String()+" "+d.Rule]++
 			switch {
-			case d.Reason() == "" || !(d.Doubt() > 0 && d.Doubt() <= 1) || !(d.Most() >= 0 && d.Most() <= 1) || math.IsNaN(d.Evidence):
+			case d.Reason() == "" || !(d.maxRate() >= 0 && d.maxRate() <= 1) || math.IsNaN(d.Evidence):
 				t.Fatalf("seed %d: %+v", seed, d)
 			case back && d.Verdict != GoBack:
 				t.Fatalf("seed %d: it went back, and now %s", seed, d.Reason())

@@ -40,36 +40,36 @@ const (
 type Values struct {
 	// Text says which they are.
 	Text string
-	// least and most bound a number.
-	least, most float64
-	// shortest and longest bound a duration; whole refuses fractions of seconds.
-	shortest, longest time.Duration
-	whole             bool
+	// min and max bound a number.
+	min, max float64
+	// minTime and maxTime bound a duration; whole refuses fractions of seconds.
+	minTime, maxTime time.Duration
+	whole            bool
 }
 
 func anyOf(words ...string) Values { return Values{Text: strings.Join(words, ", ")} }
 
-func wholeNumber(least, most int32) Values {
-	return Values{Text: between(strconv.Itoa(int(least)), strconv.Itoa(int(most)), most == math.MaxInt32), least: float64(least), most: float64(most)}
+func wholeNumber(lo, hi int32) Values {
+	return Values{Text: between(strconv.Itoa(int(lo)), strconv.Itoa(int(hi)), hi == math.MaxInt32), min: float64(lo), max: float64(hi)}
 }
 
-func number(least, most float64) Values {
-	return Values{Text: "a number, " + between(fmt.Sprint(least), fmt.Sprint(most), most == math.MaxFloat64), least: least, most: most}
+func number(lo, hi float64) Values {
+	return Values{Text: "a number, " + between(fmt.Sprint(lo), fmt.Sprint(hi), hi == math.MaxFloat64), min: lo, max: hi}
 }
 
-func duration(shortest, most time.Duration, whole bool) Values {
-	v := Values{Text: between(shortest.String(), most.String(), most == longest), shortest: shortest, longest: most, whole: whole}
+func duration(lo, hi time.Duration, whole bool) Values {
+	v := Values{Text: between(lo.String(), hi.String(), hi == noMaxTime), minTime: lo, maxTime: hi, whole: whole}
 	if whole {
 		v.Text += ", whole seconds"
 	}
 	return v
 }
 
-func between(least, most string, unbounded bool) string {
+func between(lo, hi string, unbounded bool) string {
 	if unbounded {
-		return least + " or more"
+		return lo + " or more"
 	}
-	return least + " to " + strings.TrimSuffix(most, "0m0s")
+	return lo + " to " + strings.TrimSuffix(hi, "0m0s")
 }
 
 var hookValues = Values{Text: fmt.Sprintf("a call such as POST :8000/sleep 5s: method, port, path and bound, of which only the path must be there; at most %s", standby.MaxHookTime)}
@@ -98,7 +98,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: TargetUtilizationAnnotation, Older: older("targetUtilizationPercentage"), On: onTemplate, Values: number(1, 100),
 		Default: "`container-concurrency-target-percentage` in config-autoscaler", Effect: "Percentage of the target that a pod is to have."},
 	{Key: TargetBurstCapacityAnnotation, Older: older("targetBurstCapacity"), On: onTemplate,
-		Values:  Values{Text: "-1, or a number, 0 or more", least: -math.MaxFloat64, most: math.MaxFloat64},
+		Values:  Values{Text: "-1, or a number, 0 or more", min: -math.MaxFloat64, max: math.MaxFloat64},
 		Default: "`target-burst-capacity` in config-autoscaler", Effect: "Spare capacity, in requests, below which activators stay in the path. -1: always."},
 	{Key: WindowAnnotation, On: onTemplate, Values: duration(MinStableWindow, MaxStableWindow, true),
 		Default: "`stable-window` in config-autoscaler", Effect: "The stable window, over which load is averaged."},
@@ -108,7 +108,7 @@ var Annotations = slices.Concat([]Annotation{
 		Default: "`panic-threshold-percentage` in config-autoscaler", Effect: "Load, in percent of the ready capacity, above which panic mode starts."},
 	{Key: ScaleToZeroRetentionAnnotation, Older: older("scaleToZeroPodRetentionPeriod"), On: onTemplate, Values: duration(0, MaxRetention, false),
 		Default: "`scale-to-zero-pod-retention-period` in config-autoscaler", Effect: "Minimum time for which the last pod stays after the last request."},
-	{Key: ProgressDeadlineAnnotation, On: onTemplate, Values: duration(0, longest, true),
+	{Key: ProgressDeadlineAnnotation, On: onTemplate, Values: duration(0, noMaxTime, true),
 		Default: "`progress-deadline` in config-deployment", Effect: "Time in which pods must become ready."},
 
 	{Key: MetricsAnnotation, On: onTemplate, Values: Values{Text: fmt.Sprintf("at most %d entries such as concurrency=50, waiting@header=5, queue:length@prometheus:9000/metrics=5 shared", MaxMetrics)},
@@ -124,7 +124,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: StandbyAnnotation, On: onTemplate, Values: Values{Text: "off, auto, or how many pods may sleep"}, Default: "`standby` in config-autoscaler",
 		Effect: "Which pods sleep instead of being deleted."},
 	{Key: StandbyLevelAnnotation, On: onTemplate, Values: anyOf("warm", "frozen", "compressed"), Default: "compressed", Effect: "How deeply pods may sleep."},
-	{Key: StandbyForAnnotation, On: onTemplate, Values: duration(time.Second, longest, false), Default: auto,
+	{Key: StandbyForAnnotation, On: onTemplate, Values: duration(time.Second, noMaxTime, false), Default: auto,
 		Effect: "How long a pod sleeps, at most `standby-max` in config-autoscaler; " + auto + " leaves it to the autoscaler."},
 	{Key: StandbySleepHookAnnotation, On: onTemplate, Values: hookValues, Default: "none",
 		Effect: "An HTTP call to the program before a pod sleeps. If it fails, the pod stays awake."},
@@ -180,7 +180,7 @@ var Annotations = slices.Concat([]Annotation{
 		Effect: "Deprecated: resources of queue-proxy in percent of the container's."},
 	{Key: NoGCAnnotation, On: onRevision, Values: anyOf("true"), Default: "none", Effect: "The Revision is neither deleted nor parked when no Route leads to it."},
 
-	{Key: RolloutDurationAnnotation, Older: []string{RolloutDurationAnnotationAlt}, On: onRoute, Values: duration(0, longest, true),
+	{Key: RolloutDurationAnnotation, Older: []string{RolloutDurationAnnotationAlt}, On: onRoute, Values: duration(0, noMaxTime, true),
 		Default: "`rollout-duration` in config-network", Effect: "Time over which traffic moves to a new latest revision."},
 	{Key: RolloutGuardAnnotation, On: onRoute, Values: Values{Text: "on, off, or bounds such as errors<1%, p99<2x, starts<60s, requests>100"}, Default: "off",
 		Effect: "What a new latest revision must keep to while traffic moves to it; else it goes back. Without a rollout duration it takes 2m."},

@@ -44,7 +44,7 @@ func (r *reader) fail(err *apis.FieldError) { r.errs = r.errs.Also(err) }
 // int32 reads a whole number within the bounds of the annotation.
 func (r *reader) int32(key string) *int32 {
 	text, spelling, ok := Lookup(r.annotations, key)
-	lo, hi := int32(known[key].Values.least), int32(known[key].Values.most)
+	lo, hi := int32(known[key].Values.min), int32(known[key].Values.max)
 	if !ok {
 		return nil
 	}
@@ -63,7 +63,7 @@ func (r *reader) int32(key string) *int32 {
 // float reads a finite number within the bounds of the annotation.
 func (r *reader) float(key string) *float64 {
 	text, spelling, ok := Lookup(r.annotations, key)
-	lo, hi := known[key].Values.least, known[key].Values.most
+	lo, hi := known[key].Values.min, known[key].Values.max
 	if !ok {
 		return nil
 	}
@@ -83,13 +83,13 @@ func (r *reader) float(key string) *float64 {
 	return &value
 }
 
-// longest stands for a duration without an upper bound.
-const longest = time.Duration(math.MaxInt64)
+// noMaxTime stands for a duration without an upper bound.
+const noMaxTime = time.Duration(math.MaxInt64)
 
 // duration reads a duration within the bounds of the annotation.
 func (r *reader) duration(key string) *time.Duration {
 	text, spelling, ok := Lookup(r.annotations, key)
-	lo, hi := known[key].Values.shortest, known[key].Values.longest
+	lo, hi := known[key].Values.minTime, known[key].Values.maxTime
 	if !ok {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (r *reader) duration(key string) *time.Duration {
 	switch {
 	case err != nil:
 		r.fail(apis.ErrInvalidValue(text, spelling, `must be a duration such as "90s" or "5m"`))
-	case value < lo && hi == longest:
+	case value < lo && hi == noMaxTime:
 		r.fail(apis.ErrInvalidValue(text, spelling, "must be at least "+lo.String()))
 	case value < lo || value > hi:
 		r.fail(apis.ErrOutOfBoundsValue(text, lo, hi, spelling))

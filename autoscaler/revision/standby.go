@@ -176,7 +176,7 @@ func (r *Revision) granted(k keep.Decision, awake, spare int32, memory float64, 
 // whose programs are busy, and the last one until requests reach the activators.
 func (r *Revision) toBeAwake(d *decide.Decision, want, busy int32, now time.Time) int32 {
 	awake := r.awake.need(min(max(r.needed(d, want), busy), want), r.config.Standby.After, now)
-	if awake == 0 && want > 0 && !r.sheltered(now) {
+	if awake == 0 && want > 0 && !r.reachActivators(now) {
 		awake = 1
 	}
 	return min(awake, want)
@@ -312,7 +312,7 @@ func busy(d *decide.Decision) int32 {
 	return 0
 }
 
-// sheltered reports whether requests reach the activators, so that the last pod may sleep.
-func (r *Revision) sheltered(now time.Time) bool {
+// reachActivators reports whether requests do, so that the last pod may sleep.
+func (r *Revision) reachActivators(now time.Time) bool {
 	return r.config.Zero.AlwaysProxied || r.zero.Proxied && now.Sub(r.zero.ProxiedSince) >= r.config.Zero.Grace
 }

@@ -212,7 +212,7 @@ func (t *Table) SetRevision(key Key, info *Info) {
 			t.setIndex(key, r)
 		}
 		e.revision.info.Store(info)
-		e.revision.Queue.SetMostWaiting(info.Cold.Waiting())
+		e.revision.Queue.SetMaxWaiting(info.Cold.Waiting())
 		e.revision.Queue.SetFailure(info.Failure)
 	})
 }

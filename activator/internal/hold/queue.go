@@ -104,7 +104,7 @@ type Queue struct {
 	held    int64
 	flying  int64
 
-	most        int64     // of the requests that wait; 0 is the Budget's bound alone
+	maxWaiting  int64     // 0 is the Budget's bound alone
 	failure     string    // why no pod can start; "" when one can
 	failing     time.Time // since when
 	attempt     time.Time
@@ -214,7 +214,7 @@ func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 		if q.failure != "" && !q.aliveLocked(now) && !now.Before(q.failsLocked(q.attempt)) {
 			return nil, 0, &CannotStartError{Reason: q.failure}
 		}
-		if q.most > 0 && q.held >= q.most {
+		if q.maxWaiting > 0 && q.held >= q.maxWaiting {
 			return nil, 0, &FullError{What: fmt.Sprintf("%d requests of this service wait already, the most it allows", q.held), Own: true}
 		}
 		if err := q.share.hold(); err != nil {

@@ -214,12 +214,12 @@ func (q *Queue) SetFailure(reason string) {
 	q.dispatchLocked()
 }
 
-// SetMostWaiting bounds the requests that wait from now on; those that do are not turned away. 0 is
+// SetMaxWaiting bounds the requests that wait from now on; those that do are not turned away. 0 is
 // no bound but the Budget's.
-func (q *Queue) SetMostWaiting(most int64) {
+func (q *Queue) SetMaxWaiting(n int64) {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
-	q.most = most
+	q.maxWaiting = n
 }
 
 // Delete fails everything that waits, now and later, with ErrDeleted.

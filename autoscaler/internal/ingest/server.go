@@ -105,13 +105,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	trusted := signature.By(keys, "", wire.ActivatorSubject)
-	longest, most := int64(wire.MaxPodStatsBytes), wire.MaxPodStats
+	maxBytes, maxStats := int64(wire.MaxPodStatsBytes), wire.MaxPodStats
 	if trusted {
 		if err := s.Guard.Check(signature, w.Header()); err != nil {
 			refuse(w, err.Error(), http.StatusUnauthorized)
 			return
 		}
-		longest, most = wire.MaxStatsBytes, wire.MaxStats
+		maxBytes, maxStats = wire.MaxStatsBytes, wire.MaxStats
 		s.bodiesOnce.Do(func() { s.bodies = make(chan struct{}, activatorBodies) })
 		select {
 		case s.bodies <- struct{}{}:
@@ -120,7 +120,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	body, err := readBody(r, longest)
+	body, err := readBody(r, maxBytes)
 	if err != nil {
 		s.refuse(w, &s.Refused.Malformed, fmt.Sprintf("read stats: %v", err), http.StatusRequestEntityTooLarge)
 		return
@@ -129,7 +129,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, &s.Refused.Forged, "the signature is of another body", http.StatusUnauthorized)
 		return
 	}
-	messages, ok := s.decode(w, body, most, func(m *wire.StatMessage) bool { return trusted || signature.By(keys, m.Namespace, m.Revision) })
+	messages, ok := s.decode(w, body, maxStats, func(m *wire.StatMessage) bool { return trusted || signature.By(keys, m.Namespace, m.Revision) })
 	if !ok {
 		return
 	}
@@ -148,8 +148,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // decode reads the stats of a body, each of which must be signed. It answers if it cannot.
-func (s *Server) decode(w http.ResponseWriter, body []byte, most int, signed func(*wire.StatMessage) bool) ([]wire.StatMessage, bool) {
-	messages, err := wire.DecodeStats(body, most)
+func (s *Server) decode(w http.ResponseWriter, body []byte, maxStats int, signed func(*wire.StatMessage) bool) ([]wire.StatMessage, bool) {
+	messages, err := wire.DecodeStats(body, maxStats)
 	if err != nil {
 		status := http.StatusBadRequest
 		if errors.Is(err, wire.ErrTooManyStats) {
@@ -178,18 +178,18 @@ func refuse(w http.ResponseWriter, why string, status int) {
 	http.Error(w, why, status)
 }
 
-// readBody reads a body of at most longest bytes. It reads nothing if Content-Length is larger.
-func readBody(r *http.Request, longest int64) ([]byte, error) {
-	if r.ContentLength > longest {
-		return nil, fmt.Errorf("the body has %d bytes, more than %d", r.ContentLength, longest)
+// readBody reads a body of at most maxBytes. It reads nothing if Content-Length is larger.
+func readBody(r *http.Request, maxBytes int64) ([]byte, error) {
+	if r.ContentLength > maxBytes {
+		return nil, fmt.Errorf("the body has %d bytes, more than %d", r.ContentLength, maxBytes)
 	}
 	var body bytes.Buffer
 	if r.ContentLength > 0 {
 		body.Grow(int(r.ContentLength) + bytes.MinRead)
 	}
-	n, err := body.ReadFrom(io.LimitReader(r.Body, longest+1))
-	if err == nil && n > longest {
-		err = fmt.Errorf("the body has more than %d bytes", longest)
+	n, err := body.ReadFrom(io.LimitReader(r.Body, maxBytes+1))
+	if err == nil && n > maxBytes {
+		err = fmt.Errorf("the body has more than %d bytes", maxBytes)
 	}
 	return body.Bytes(), err
 }
