@@ -51,7 +51,7 @@ you expect. What you may not read is skipped and listed as such.`,
 			if err != nil {
 				return err
 			}
-			findings := facts.judge(before, p.now())
+			findings := facts.findings(before, p.now())
 			if p.output == "json" {
 				err = writeJSON(p.out, findings)
 			} else {

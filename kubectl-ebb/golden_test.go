@@ -308,7 +308,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var text bytes.Buffer
-			if err := writeFindings(&text, c.facts.judge(c.before, c.now)); err != nil {
+			if err := writeFindings(&text, c.facts.findings(c.before, c.now)); err != nil {
 				t.Fatal(err)
 			}
 			golden.File(t, "testdata/check-"+name+".txt", text.String())

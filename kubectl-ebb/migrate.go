@@ -72,7 +72,7 @@ func (p *program) checkMove(c *cobra.Command, m *migrate.Move, quiet bool) error
 		return err
 	}
 	var findings []finding
-	for _, f := range inventory.Judge() {
+	for _, f := range inventory.Findings() {
 		findings = append(findings, finding{f.About, state(f.State), f.Text, f.Do})
 	}
 	stands := false

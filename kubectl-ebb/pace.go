@@ -35,7 +35,7 @@ func (x *installation) inspectPlanners(ctx context.Context, a *access) {
 	}
 }
 
-func (x *installation) judgePlanners(j *judgement) {
+func (x *installation) checkPlanners(j *checklist) {
 	if j.unread("control plane", x.plannersErr, "") {
 		return
 	}

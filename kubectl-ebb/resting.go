@@ -26,8 +26,8 @@ func (x *installation) inspectResting(ctx context.Context, client gateways.Inter
 	}
 }
 
-// judgeResting tells of the HTTPRoutes of others that keep hosts from resting.
-func (x *installation) judgeResting(j *judgement) {
+// checkResting tells of the HTTPRoutes of others that keep hosts from resting.
+func (x *installation) checkResting(j *checklist) {
 	const about = "resting hosts"
 	if x.settings == nil || !x.settings.Gateway.Resting || j.unread(about, x.routesErr, "") {
 		return

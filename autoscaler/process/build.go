@@ -160,8 +160,8 @@ func (p *process) decide(scales kubernetes.Interface, client versioned.Interface
 		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
 		recorder, log)
 	p.writer.Clock, p.writer.ObserveWrite = clock, p.durations.write
-	room := &tend.Room{Kube: kube}
-	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: p.keys, Log: log, Port: p.scraper.Port, Room: room, Changed: p.changed,
+	resizer := &tend.Resizer{Kube: kube}
+	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: p.keys, Log: log, Port: p.scraper.Port, Resizer: resizer, Changed: p.changed,
 		Tell: func(key loop.Key, reason, message string) {
 			if pa := p.autos.get(key.Namespace, key.Name); pa != nil {
 				recorder.Event(pa, corev1.EventTypeNormal, reason, message)
@@ -173,7 +173,7 @@ func (p *process) decide(scales kubernetes.Interface, client versioned.Interface
 		Changed: p.changed})
 	p.index.New = p.booster.Look
 	budget := revision.NewBudget()
-	p.memory = &tend.Budget{Nodes: room.Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
+	p.memory = &tend.Budget{Nodes: resizer.Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
 		Asleep: func() float64 {
 			return p.index.Asleep(spec.UsualMemory, revision.CompressedShare, budget.Granted)
 		}, Asked: budget.Asked, Charge: budget.Charge, Divide: budget.Divide, Log: log}

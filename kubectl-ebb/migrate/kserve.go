@@ -38,13 +38,13 @@ func LookAtKServe(ctx context.Context, kube kubernetes.Interface) (*KServe, erro
 
 func unseen(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) }
 
-// Judge says what is wrong with KServe on Ebb, and what to do.
-func (k *KServe) Judge() []Finding {
+// Findings says what is wrong with KServe on Ebb, and what to do.
+func (k *KServe) Findings() []Finding {
 	if k == nil {
 		return nil
 	}
 	const about, page = "KServe", "See docs/how-to/kserve.md."
-	j := &judge{}
+	j := &checklist{}
 	var deploy struct {
 		Mode string `json:"defaultDeploymentMode"`
 	}

@@ -40,7 +40,7 @@ func TestACheckSaysWhetherModelsOfKServeCanBeReached(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			said := k.Judge()
+			said := k.Findings()
 			found := false
 			for _, f := range said {
 				found = found || f.State == row.state && strings.Contains(f.Text, row.text) && (f.State == OK || f.Do != "")
@@ -50,7 +50,7 @@ func TestACheckSaysWhetherModelsOfKServeCanBeReached(t *testing.T) {
 			}
 		})
 	}
-	if k, err := LookAtKServe(t.Context(), fake.NewClientset()); k != nil || err != nil || k.Judge() != nil {
+	if k, err := LookAtKServe(t.Context(), fake.NewClientset()); k != nil || err != nil || k.Findings() != nil {
 		t.Errorf("without KServe: %v, %v", k, err)
 	}
 }

@@ -36,7 +36,7 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 	}
 	rotator := certs.New(c.Kube, c.Namespace, service, c.Log)
 	c.Registry.MustRegister(telemetry.CertificateEnds(rotator.Ends))
-	judge := admit.New(admit.Options{
+	admission := admit.New(admit.Options{
 		Rules:   func() *admit.Rules { return c.Settings.Load().Rules(c.ClusterDomain) },
 		DryRun:  admit.PodDryRun(dry),
 		Metrics: admit.NewMetrics(c.Registry),
@@ -49,6 +49,6 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 	return c.Run(ctx,
 		telemetry.Server("probes", c.Address(c.Ports.Health), probes),
 		run.Part{Name: "certificates", Run: rotator.Run},
-		run.Part{Name: "admission", Run: serve(c.Address(port), rotator, judge)}, // last, so that it stops first
+		run.Part{Name: "admission", Run: serve(c.Address(port), rotator, admission)}, // last, so that it stops first
 	)
 }

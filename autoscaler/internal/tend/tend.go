@@ -58,8 +58,8 @@ type Tender struct {
 	// Ask asks pods for their stats.
 	Ask  func(context.Context, loop.Key, []pods.Pod, func(pods.Pod, wire.Stat))
 	Keys func() wire.Keys
-	// Room, if set, resizes the pods that sleep for long.
-	Room *Room
+	// Resizer, if set, resizes the pods that sleep for long.
+	Resizer *Resizer
 	// Changed is called with a revision of which a pod fell asleep or woke. It does not block.
 	Changed func(loop.Key)
 	// Tell records an event of a revision.
@@ -116,10 +116,10 @@ func (t *Tender) tend(ctx context.Context, key loop.Key, s revision.PodOrders, w
 	case s.Sleep > 0:
 		changed = t.order(ctx, key, t.idlest(ctx, key, int(s.Sleep)), min(s.Level, standby.Frozen).String(), 1, &t.Slept, why)
 	}
-	if s.Grow && t.Room != nil {
+	if s.Grow && t.Resizer != nil {
 		for _, pod := range t.Index.Ready(key) {
 			if pod.Shrunk != "" {
-				t.fit(t.Room.restore(ctx, key, pod))
+				t.fit(t.Resizer.restore(ctx, key, pod))
 			}
 		}
 	}
@@ -228,8 +228,8 @@ func (t *Tender) look(ctx context.Context, key loop.Key, s revision.PodOrders) (
 			func() string { return "frozen for at least " + compressAfter.String() })
 	}
 	for _, pod := range asleep {
-		if t.Room != nil && pod.Shrunk == "" && !pod.Since.IsZero() && time.Since(pod.Since) >= shrinkAfter {
-			t.fit(t.Room.shrink(ctx, key, pod.Name))
+		if t.Resizer != nil && pod.Shrunk == "" && !pod.Since.IsZero() && time.Since(pod.Since) >= shrinkAfter {
+			t.fit(t.Resizer.shrink(ctx, key, pod.Name))
 		}
 	}
 	return news.Load()

@@ -206,27 +206,16 @@ func Hops(h http.Header) (hops int, ok bool) {
 	return n, err == nil && n >= 0 && n < 1<<20 && len(values) == 1
 }
 
-// Verdict is what an answer means for a call.
-type Verdict int
-
-// Verdicts.
-const (
-	Final Verdict = iota // the service has answered
-	Again                // another attempt may succeed
-)
-
-// Judge decides by the status of an answer.
-func Judge(status int) Verdict {
+// MayRepeat reports, by the status of an answer, whether another attempt may succeed. If not, the
+// service has answered.
+func MayRepeat(status int) bool {
 	switch status {
-	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported, http.StatusLoopDetected:
-		return Final
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
-		return Again
+		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported, http.StatusLoopDetected:
+		return false
 	}
-	if status >= 500 {
-		return Again
-	}
-	return Final
+	return status >= 500
 }
 
 // Backoff is the pause after an attempt: First, doubled for each attempt, up to Max.

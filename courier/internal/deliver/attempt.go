@@ -94,7 +94,7 @@ func failure(got *answer, err error, now time.Time) (why string, asked time.Dura
 	switch {
 	case err != nil:
 		return err.Error(), 0
-	case call.Judge(got.status) == call.Again:
+	case call.MayRepeat(got.status):
 		return fmt.Sprintf("the service answered %d", got.status), call.RetryAfter(got.header, now)
 	}
 	return "", 0
@@ -252,7 +252,7 @@ func (m *Manager) send(ctx context.Context, c *call.Call, small []byte, attempt 
 	defer response.Body.Close()
 	defer m.budget.answered(c.Namespace, response.Header)()
 	got := &answer{status: response.StatusCode, header: call.KeptResponse(response.Header), cold: waited(response.Header)}
-	if call.Judge(got.status) == call.Again {
+	if call.MayRepeat(got.status) {
 		return got, nil
 	}
 	takes := int64(store.Inline)

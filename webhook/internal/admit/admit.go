@@ -59,7 +59,7 @@ const (
 // DryRun tries a pod template without creating anything.
 type DryRun func(ctx context.Context, namespace string, parent *metav1.ObjectMeta, template *servingv1.RevisionTemplateSpec) error
 
-// Options are what a Judge works with.
+// Options are what admission works with.
 type Options struct {
 	Rules   func() *Rules
 	DryRun  DryRun
@@ -69,17 +69,17 @@ type Options struct {
 
 // New returns the handler of all four paths.
 func New(options Options) http.Handler {
-	j := &judge{Options: options, kinds: kinds(), small: newPlaces(smallBodies, smallBodiesOfOne),
+	h := &handler{Options: options, kinds: kinds(), small: newPlaces(smallBodies, smallBodiesOfOne),
 		large: newPlaces(largeBodies, largeBodiesOfOne), dry: newPlaces(dryRuns, dryRunsOfOne)}
 	mux := http.NewServeMux()
-	mux.Handle("POST "+PathDefaulting, j.handle(PathDefaulting, j.setDefaults))
-	mux.Handle("POST "+PathEarly, j.handle(PathEarly, j.validateEarly))
-	mux.Handle("POST "+PathValidation, j.handle(PathValidation, j.validate))
-	mux.Handle("POST "+PathConfigMaps, j.handle(PathConfigMaps, j.validateConfigMap))
+	mux.Handle("POST "+PathDefaulting, h.handle(PathDefaulting, h.setDefaults))
+	mux.Handle("POST "+PathEarly, h.handle(PathEarly, h.validateEarly))
+	mux.Handle("POST "+PathValidation, h.handle(PathValidation, h.validate))
+	mux.Handle("POST "+PathConfigMaps, h.handle(PathConfigMaps, h.validateConfigMap))
 	return mux
 }
 
-type judge struct {
+type handler struct {
 	Options
 	kinds map[metav1.GroupVersionKind]kind
 	// A request takes a place in small or large before its body is read.
@@ -94,11 +94,11 @@ type answer struct {
 	refused error
 }
 
-func (j *judge) handle(path string, decide func(*http.Request, *admissionv1.AdmissionRequest) answer) http.Handler {
+func (h *handler) handle(path string, decide func(*http.Request, *admissionv1.AdmissionRequest) answer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		places, longest := j.large, int64(maxBody)
+		places, longest := h.large, int64(maxBody)
 		if r.ContentLength >= 0 && r.ContentLength <= smallBody {
-			places, longest = j.small, smallBody
+			places, longest = h.small, smallBody
 		}
 		if r.ContentLength > maxBody {
 			w.Header().Set("Connection", "close") // nothing of it is read
@@ -111,7 +111,7 @@ func (j *judge) handle(path string, decide func(*http.Request, *admissionv1.Admi
 		}
 		defer places.leave(from)
 		control := http.NewResponseController(w) // whose errors only say that a test has no connection
-		if places == j.large {
+		if places == h.large {
 			_ = control.SetReadDeadline(time.Now().Add(largeBodyWithin))
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longest))
@@ -128,7 +128,7 @@ func (j *judge) handle(path string, decide func(*http.Request, *admissionv1.Admi
 		began := time.Now()
 		request := review.Request
 		a := decide(r, request)
-		if a.refused != nil && j.isDryRun(request) {
+		if a.refused != nil && h.isDryRun(request) {
 			a.refused = fmt.Errorf("%s%w", dryRunFailed, a.refused)
 		}
 		response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: a.refused == nil, Warnings: a.warnings}
@@ -136,13 +136,13 @@ func (j *judge) handle(path string, decide func(*http.Request, *admissionv1.Admi
 			response.Result = &metav1.Status{
 				Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: a.refused.Error(),
 			}
-			j.Log.Info("refused", "path", path, "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name,
+			h.Log.Info("refused", "path", path, "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name,
 				"operation", request.Operation, "user", request.UserInfo.Username, "reason", a.refused.Error())
 		} else if a.patch != nil {
 			response.Patch = a.patch
 			response.PatchType = new(admissionv1.PatchTypeJSONPatch)
 		}
-		j.Metrics.observe(path, request.Kind.Kind, response.Allowed, time.Since(began))
+		h.Metrics.observe(path, request.Kind.Kind, response.Allowed, time.Since(began))
 		review.Request, review.Response = nil, response
 		w.Header().Set("Content-Type", "application/json")
 		// The API server gave up when this fails; it asks again or tells the user.
@@ -150,9 +150,9 @@ func (j *judge) handle(path string, decide func(*http.Request, *admissionv1.Admi
 	})
 }
 
-func (j *judge) change(request *admissionv1.AdmissionRequest) change {
+func (h *handler) change(request *admissionv1.AdmissionRequest) change {
 	return change{
-		rules: j.Rules(), operation: rules.Operation(request.Operation), subresource: request.SubResource,
+		rules: h.Rules(), operation: rules.Operation(request.Operation), subresource: request.SubResource,
 		user: request.UserInfo.Username, object: request.Object.Raw, old: request.OldObject.Raw,
 	}
 }
@@ -179,15 +179,15 @@ func concerns(request *admissionv1.AdmissionRequest) bool {
 	return object.Metadata.DeletionTimestamp == ""
 }
 
-func (j *judge) setDefaults(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
-	k, ok := j.kinds[request.Kind]
+func (h *handler) setDefaults(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
+	k, ok := h.kinds[request.Kind]
 	if !ok {
 		return answer{refused: fmt.Errorf("unhandled kind: %s", request.Kind.String())}
 	}
 	if !concerns(request) || request.SubResource != "" {
 		return answer{}
 	}
-	after, err := k.setDefaults(j.change(request))
+	after, err := k.setDefaults(h.change(request))
 	if err != nil {
 		return answer{refused: fmt.Errorf("mutation failed: %w", err)}
 	}
@@ -205,15 +205,15 @@ func (j *judge) setDefaults(_ *http.Request, request *admissionv1.AdmissionReque
 	return answer{patch: patch}
 }
 
-func (j *judge) validateEarly(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
-	a, _ := j.judge(request)
+func (h *handler) validateEarly(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
+	a, _ := h.check(request)
 	a.warnings = nil
 	return a
 }
 
-func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest) answer {
-	a, k := j.judge(request)
-	if a.refused != nil || k == nil || !j.isDryRun(request) || j.DryRun == nil {
+func (h *handler) validate(r *http.Request, request *admissionv1.AdmissionRequest) answer {
+	a, k := h.check(request)
+	if a.refused != nil || k == nil || !h.isDryRun(request) || h.DryRun == nil {
 		return a
 	}
 	template, parent, err := k.template(request.Object.Raw)
@@ -221,12 +221,12 @@ func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest)
 		return a
 	}
 	from := addressOf(r)
-	if !j.dry.try(from) {
+	if !h.dry.try(from) {
 		a.refused = errors.New("too many dry runs at once; try again")
 		return a
 	}
-	defer j.dry.leave(from)
-	if err := j.DryRun(r.Context(), request.Namespace, parent, template); err != nil {
+	defer h.dry.leave(from)
+	if err := h.DryRun(r.Context(), request.Namespace, parent, template); err != nil {
 		a.refused = apis.ErrGeneric(fmt.Sprintf("dry run failed with %v", err), "spec.template")
 	}
 	return a
@@ -236,20 +236,20 @@ func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest)
 // for it (Knative's contract, admission).
 const dryRunFailed = "validation callback failed: "
 
-func (j *judge) isDryRun(request *admissionv1.AdmissionRequest) bool {
-	return j.kinds[request.Kind].template != nil && request.DryRun != nil && *request.DryRun
+func (h *handler) isDryRun(request *admissionv1.AdmissionRequest) bool {
+	return h.kinds[request.Kind].template != nil && request.DryRun != nil && *request.DryRun
 }
 
-// judge applies the kind's own rules. The kind is nil when there was nothing to judge.
-func (j *judge) judge(request *admissionv1.AdmissionRequest) (answer, *kind) {
-	k, ok := j.kinds[request.Kind]
+// check applies the kind's own rules. The kind is nil when there was nothing to judge.
+func (h *handler) check(request *admissionv1.AdmissionRequest) (answer, *kind) {
+	k, ok := h.kinds[request.Kind]
 	if !ok {
 		return answer{refused: fmt.Errorf("unhandled kind: %s", request.Kind.String())}, nil
 	}
 	if !concerns(request) {
 		return answer{}, nil
 	}
-	problems, err := k.validate(j.change(request))
+	problems, err := k.validate(h.change(request))
 	if err != nil {
 		return answer{refused: fmt.Errorf("validation failed: %w", err)}, nil
 	}
@@ -265,7 +265,7 @@ func (j *judge) judge(request *admissionv1.AdmissionRequest) (answer, *kind) {
 	return a, &k
 }
 
-func (j *judge) validateConfigMap(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
+func (h *handler) validateConfigMap(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
 	if !concerns(request) {
 		return answer{}
 	}

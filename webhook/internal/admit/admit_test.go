@@ -26,7 +26,7 @@ import (
 	"ebb.dev/ebb/test/golden"
 )
 
-func handler(t *testing.T, configMaps map[string]map[string]string, dryRun DryRun) http.Handler {
+func newHandler(t *testing.T, configMaps map[string]map[string]string, dryRun DryRun) http.Handler {
 	t.Helper()
 	snapshot, err := settings.Parse(configMaps)
 	if err != nil {
@@ -115,7 +115,7 @@ func judged(t *testing.T, input string) string {
 		}
 		configMaps[name][key] = value
 	}
-	h := handler(t, configMaps, nil)
+	h := newHandler(t, configMaps, nil)
 	manifests := strings.Split(input, "\n---\n")
 	request := requestFor(t, manifests[len(manifests)-1])
 	if len(manifests) == 2 {
@@ -199,7 +199,7 @@ spec: {template: {spec: {containers: [{image: example.test/hello}]}}}
 
 func TestDryRunTriesThePod(t *testing.T) {
 	var tried []string
-	h := handler(t, nil, func(_ context.Context, namespace string, parent *metav1.ObjectMeta, template *servingv1.RevisionTemplateSpec) error {
+	h := newHandler(t, nil, func(_ context.Context, namespace string, parent *metav1.ObjectMeta, template *servingv1.RevisionTemplateSpec) error {
 		tried = append(tried, namespace+"/"+parent.Name+" "+template.Spec.Containers[0].Image)
 		return errors.New("no such PriorityClass")
 	})
@@ -219,7 +219,7 @@ func TestDryRunTriesThePod(t *testing.T) {
 }
 
 func TestWhatIsOnItsWayOutIsNotJudged(t *testing.T) {
-	h := handler(t, nil, nil)
+	h := newHandler(t, nil, nil)
 	bad := strings.Replace(hello, "image: example.test/hello", "name: no-image", 1)
 	if r := ask(t, h, PathValidation, requestFor(t, bad)); r.Allowed {
 		t.Fatal("a container without image was allowed")
@@ -240,7 +240,7 @@ func TestWhatIsOnItsWayOutIsNotJudged(t *testing.T) {
 
 // What a controller writes into a status passes, whatever the rules say of the spec meanwhile.
 func TestStatusWritesAreNotJudged(t *testing.T) {
-	h := handler(t, nil, nil)
+	h := newHandler(t, nil, nil)
 	bad := strings.Replace(hello, "image: example.test/hello", "name: no-image", 1)
 	for _, kind := range []string{"Service", "Configuration"} {
 		request := requestFor(t, strings.Replace(bad, "kind: Service", "kind: "+kind, 1))
@@ -254,7 +254,7 @@ func TestStatusWritesAreNotJudged(t *testing.T) {
 }
 
 func TestFieldsThatGoDoesNotKnowSurviveDefaulting(t *testing.T) {
-	h := handler(t, nil, nil)
+	h := newHandler(t, nil, nil)
 	object, refusal := defaulted(t, h, requestFor(t, strings.Replace(hello, "{spec: {", "{spec: {affinity: {fromTheFuture: 1}, ", 1)))
 	if refusal != "" || !bytes.Contains(object, []byte(`"fromTheFuture":1`)) {
 		t.Errorf("%s %s", refusal, object)
@@ -262,7 +262,7 @@ func TestFieldsThatGoDoesNotKnowSurviveDefaulting(t *testing.T) {
 }
 
 func TestGarbageIsRefusedNotFatal(t *testing.T) {
-	h := handler(t, nil, nil)
+	h := newHandler(t, nil, nil)
 	for _, body := range []string{"", "{", "[]", "{}", `{"request":null}`, `{"request":{"uid":5}}`} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, PathValidation, strings.NewReader(body)))

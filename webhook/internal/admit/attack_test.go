@@ -164,7 +164,7 @@ func TestDryRunsThatTakeLongKeepNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, refused atomic.Int64
 		release := make(chan struct{})
-		h := handler(t, nil, func(context.Context, string, *metav1.ObjectMeta, *servingv1.RevisionTemplateSpec) error {
+		h := newHandler(t, nil, func(context.Context, string, *metav1.ObjectMeta, *servingv1.RevisionTemplateSpec) error {
 			running.Add(1)
 			<-release
 			return nil
@@ -213,7 +213,7 @@ func TestADryRunTellsNothingOfANamespacesQuota(t *testing.T) {
 	})
 	request := requestFor(t, tried)
 	request.DryRun = new(true)
-	answer := ask(t, handler(t, nil, PodDryRun(client)), PathValidation, request)
+	answer := ask(t, newHandler(t, nil, PodDryRun(client)), PathValidation, request)
 	if answer.Allowed || !strings.Contains(answer.Result.Message, "exceeded quota: compute, requested: cpu=1: spec.template") {
 		t.Errorf("%+v", answer.Result)
 	}

@@ -41,7 +41,7 @@ func TestADryRunAsksForThePodWithItsLabelsAndCreatesNothing(t *testing.T) {
 		created = append(created, create)
 		return true, create.GetObject(), answer
 	})
-	h := handler(t, nil, PodDryRun(client))
+	h := newHandler(t, nil, PodDryRun(client))
 
 	request := requestFor(t, tried)
 	request.DryRun = new(true)
@@ -97,7 +97,7 @@ func TestADryRunAsksForThePodWithItsLabelsAndCreatesNothing(t *testing.T) {
 
 // Clients look for these words, whatever the reason (Knative's contract).
 func TestARefusedDryRunOfATemplateSaysThatTheCallbackFailed(t *testing.T) {
-	h := handler(t, nil, nil)
+	h := newHandler(t, nil, nil)
 	for spec, paths := range map[string]map[string]string{
 		"containers: [{image: a, name: Not_A_Name}]": {
 			PathEarly: "validation failed: ", PathValidation: "validation failed: ",

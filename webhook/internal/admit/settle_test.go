@@ -100,7 +100,7 @@ func TestWhatADeploymentTakesTheSchemaTakes(t *testing.T) {
 		kind := schema.Of(t, "../../../config/crd/"+resource+".serving.knative.dev.yaml")
 		for how, arrive := range map[string]func(map[string]any){"create": kind.Decode, "server-side apply": kind.Apply} {
 			t.Run(how+" of "+resource, func(t *testing.T) {
-				h := handler(t, nil, nil)
+				h := newHandler(t, nil, nil)
 				request := requestFor(t, strings.Replace(manifest, "POD", exportedPod, 1))
 				wanted := decoded(t, request.Object.Raw)
 				written := func(object map[string]any) map[string]any {
@@ -192,7 +192,7 @@ func TestWhatTheSchemaTakesIsNotSettled(t *testing.T) {
 
 // The words of the webhook, not the schema's, say what is wrong with a number that is no quantity.
 func TestNumbersThatAreNoQuantitiesAreRefused(t *testing.T) {
-	h := handler(t, nil, nil)
+	h := newHandler(t, nil, nil)
 	request := requestFor(t, strings.Replace(hello, "image: example.test/hello", "image: a, resources: {limits: {cpu: -0.5}}", 1))
 	object, _ := defaulted(t, h, request)
 	request.Object.Raw = object

@@ -33,11 +33,11 @@ var (
 // requests are the resource requests of a pod's containers, by name.
 type requests map[string]corev1.ResourceList
 
-// Room resizes pods in place.
-type Room struct{ Kube kubernetes.Interface }
+// Resizer resizes pods in place.
+type Resizer struct{ Kube kubernetes.Interface }
 
 // Nodes returns the allocatable memory of all nodes, in MiB.
-func (r *Room) Nodes(ctx context.Context) (mib float64, err error) {
+func (r *Resizer) Nodes(ctx context.Context) (mib float64, err error) {
 	options := metav1.ListOptions{Limit: 200}
 	for {
 		list, err := r.Kube.CoreV1().Nodes().List(ctx, options)
@@ -55,7 +55,7 @@ func (r *Room) Nodes(ctx context.Context) (mib float64, err error) {
 
 // shrink lets a pod that sleeps ask for next to nothing. The annotation with what it asked for
 // comes first, so that it can be given back whatever happens in between.
-func (r *Room) shrink(ctx context.Context, key loop.Key, name string) error {
+func (r *Resizer) shrink(ctx context.Context, key loop.Key, name string) error {
 	pod, err := r.Kube.CoreV1().Pods(key.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -92,7 +92,7 @@ func (r *Room) shrink(ctx context.Context, key loop.Key, name string) error {
 
 // restore gives a pod back what it asked for before. Tenants can write the annotation too: one that
 // can never be applied is removed, so that it is not tried for ever.
-func (r *Room) restore(ctx context.Context, key loop.Key, pod pods.Pod) error {
+func (r *Resizer) restore(ctx context.Context, key loop.Key, pod pods.Pod) error {
 	var was requests
 	err := json.Unmarshal([]byte(pod.Shrunk), &was)
 	if err != nil {
@@ -105,11 +105,11 @@ func (r *Room) restore(ctx context.Context, key loop.Key, pod pods.Pod) error {
 	return errors.Join(err, r.annotate(ctx, key, pod.Name, nil))
 }
 
-func (r *Room) annotate(ctx context.Context, key loop.Key, pod string, value any) error {
+func (r *Resizer) annotate(ctx context.Context, key loop.Key, pod string, value any) error {
 	return r.patch(ctx, key, pod, map[string]any{"metadata": map[string]any{"annotations": map[string]any{names.AwakeRequestsAnnotation: value}}})
 }
 
-func (r *Room) resize(ctx context.Context, key loop.Key, pod string, next requests) error {
+func (r *Resizer) resize(ctx context.Context, key loop.Key, pod string, next requests) error {
 	var containers []any
 	for name, asked := range next {
 		containers = append(containers, map[string]any{"name": name, "resources": map[string]any{"requests": asked}})
@@ -117,7 +117,7 @@ func (r *Room) resize(ctx context.Context, key loop.Key, pod string, next reques
 	return r.patch(ctx, key, pod, map[string]any{"spec": map[string]any{"containers": containers}}, "resize")
 }
 
-func (r *Room) patch(ctx context.Context, key loop.Key, pod string, patch any, subresource ...string) error {
+func (r *Resizer) patch(ctx context.Context, key loop.Key, pod string, patch any, subresource ...string) error {
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encode patch of pod %s/%s: %w", key.Namespace, pod, err)

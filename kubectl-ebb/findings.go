@@ -25,10 +25,10 @@ const oldestMinor = 30
 // versionLabel names the version of a component.
 const versionLabel = "app.kubernetes.io/version"
 
-// judge makes findings of facts. before is true if Ebb need not be installed yet.
-func (x *installation) judge(before bool, now time.Time) []finding {
-	j := &judgement{}
-	x.judgeKubernetes(j)
+// findings makes findings of facts. before is true if Ebb need not be installed yet.
+func (x *installation) findings(before bool, now time.Time) []finding {
+	j := &checklist{}
+	x.checkKubernetes(j)
 	if x.resources[names.ServingGroup+"/v1"] == nil {
 		if !before {
 			j.broken("Ebb", "it is not installed", "Install it as docs/install.md says: kubectl apply --server-side -f ebb-crds.yaml -f ebb.yaml")
@@ -39,14 +39,14 @@ func (x *installation) judge(before bool, now time.Time) []finding {
 		j.warn("Ebb", "it, or Knative Serving, is installed already", "kubectl ebb check")
 		return j.findings
 	}
-	x.judgeComponents(j)
-	x.judgeSettings(j)
-	x.judgeResting(j)
-	x.judgeWebhook(j, now)
-	x.judgeView(j)
-	x.judgeAgents(j)
-	x.judgePlanners(j)
-	for _, f := range x.kserve.Judge() {
+	x.checkComponents(j)
+	x.checkSettings(j)
+	x.checkResting(j)
+	x.checkWebhook(j, now)
+	x.checkView(j)
+	x.checkAgents(j)
+	x.checkPlanners(j)
+	for _, f := range x.kserve.Findings() {
 		j.add(f.About, state(f.State), f.Text, f.Do)
 	}
 	if len(x.missing) > 0 {
@@ -58,18 +58,18 @@ func (x *installation) judge(before bool, now time.Time) []finding {
 	return j.findings
 }
 
-type judgement struct{ findings []finding }
+type checklist struct{ findings []finding }
 
-func (j *judgement) ok(about, text string)         { j.add(about, fine, text, "") }
-func (j *judgement) warn(about, text, do string)   { j.add(about, warning, text, do) }
-func (j *judgement) broken(about, text, do string) { j.add(about, broken, text, do) }
+func (j *checklist) ok(about, text string)         { j.add(about, fine, text, "") }
+func (j *checklist) warn(about, text, do string)   { j.add(about, warning, text, do) }
+func (j *checklist) broken(about, text, do string) { j.add(about, broken, text, do) }
 
-func (j *judgement) add(about string, s state, text, do string) {
+func (j *checklist) add(about string, s state, text, do string) {
 	j.findings = append(j.findings, finding{about, s, text, do})
 }
 
 // unread records that something could not be read. It reports whether that is so.
-func (j *judgement) unread(about string, err error, absent string) bool {
+func (j *checklist) unread(about string, err error, absent string) bool {
 	switch {
 	case err == nil:
 		return false
@@ -83,7 +83,7 @@ func (j *judgement) unread(about string, err error, absent string) bool {
 	return true
 }
 
-func (x *installation) judgeKubernetes(j *judgement) {
+func (x *installation) checkKubernetes(j *checklist) {
 	minor, err := strconv.Atoi(strings.TrimRight(x.version.Minor, "+"))
 	if err == nil && x.version.Major == "1" && minor < oldestMinor {
 		j.broken("Kubernetes", x.version.GitVersion+" is too old", fmt.Sprintf("Ebb needs 1.%d or newer.", oldestMinor))
@@ -117,7 +117,7 @@ func absent(want, have []string) (missing []string) {
 	return missing
 }
 
-func (x *installation) judgeComponents(j *judgement) {
+func (x *installation) checkComponents(j *checklist) {
 	versions := map[string][]string{}
 	for _, c := range x.parts {
 		if j.unread(c.name, c.err, "Apply config/core again.") {
@@ -152,7 +152,7 @@ func (x *installation) judgeComponents(j *judgement) {
 	}
 }
 
-func (x *installation) judgeSettings(j *judgement) {
+func (x *installation) checkSettings(j *checklist) {
 	if j.unread("settings", x.setErr, "") {
 		return
 	}
@@ -173,7 +173,7 @@ func (x *installation) judgeSettings(j *judgement) {
 			j.ok(about, "programmed, at "+g.Status.Addresses[0].Value)
 		}
 	}
-	x.judgeStreams(j)
+	x.checkStreams(j)
 	if mount := x.settings.Defaults.AutomountServiceAccountToken; mount == nil || *mount {
 		j.add("cold starts", fine, "pods mount the token of their service account, which takes about 300 ms of each start",
 			"If few programs call Kubernetes' API, set automount-service-account-token: \"false\" in the ConfigMap config-defaults.")
@@ -190,7 +190,7 @@ func (x *installation) judgeSettings(j *judgement) {
 	}
 }
 
-func (x *installation) judgeStreams(j *judgement) {
+func (x *installation) checkStreams(j *checklist) {
 	about := "streams"
 	if x.streams == nil || j.unread(about, x.streamErr, "") {
 		return
@@ -204,7 +204,7 @@ func (x *installation) judgeStreams(j *judgement) {
 	}
 }
 
-func (x *installation) judgeWebhook(j *judgement, now time.Time) {
+func (x *installation) checkWebhook(j *checklist, now time.Time) {
 	about := "webhook's certificate"
 	if !j.unread(about, x.hooksErr, "") {
 		expires, err := x.certificateEnd()
@@ -232,7 +232,7 @@ func (x *installation) judgeWebhook(j *judgement, now time.Time) {
 	}
 }
 
-func (x *installation) judgeView(j *judgement) {
+func (x *installation) checkView(j *checklist) {
 	about := "API " + view.Group
 	switch err := x.viewErr; {
 	case err == nil:
@@ -269,7 +269,7 @@ func (x *installation) certificateEnd() (end time.Time, err error) {
 	return end, nil
 }
 
-func (x *installation) judgeAgents(j *judgement) {
+func (x *installation) checkAgents(j *checklist) {
 	about := "node agents"
 	if x.settings != nil && x.settings.Autoscaler.Standby == "off" {
 		j.add(about, skipped, "standby is off, so none is needed", "")

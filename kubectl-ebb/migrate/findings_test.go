@@ -121,7 +121,7 @@ func TestACheckSaysWhatStandsInTheWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x := movable(t)
 			tt.change(x)
-			findings := x.Judge()
+			findings := x.Findings()
 			if !slices.ContainsFunc(findings, func(f Finding) bool {
 				return f.State == tt.state && strings.Contains(f.Text, tt.text) && (f.State != Broken || f.Do != "")
 			}) {

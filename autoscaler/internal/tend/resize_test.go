@@ -34,7 +34,7 @@ func TestAPodThatSleepsForLongGivesItsRoomToOthers(t *testing.T) {
 				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "user-container", Resources: asks(c.cpu, c.memory)},
 					{Name: names.QueueProxyContainer, Resources: asks("25m", "50Mi")}}},
 				Status: corev1.PodStatus{QOSClass: c.class}})
-			room := &Room{Kube: kube}
+			resizer := &Resizer{Kube: kube}
 			look := func() *corev1.Pod {
 				t.Helper()
 				pod, err := kube.CoreV1().Pods(key.Namespace).Get(t.Context(), "a", metav1.GetOptions{})
@@ -43,7 +43,7 @@ func TestAPodThatSleepsForLongGivesItsRoomToOthers(t *testing.T) {
 				}
 				return pod
 			}
-			if err := room.shrink(t.Context(), key, "a"); err != nil {
+			if err := resizer.shrink(t.Context(), key, "a"); err != nil {
 				t.Fatal(err)
 			}
 			pod := look()
@@ -58,7 +58,7 @@ func TestAPodThatSleepsForLongGivesItsRoomToOthers(t *testing.T) {
 			if was == "" {
 				t.Fatal("what it asked for is not noted")
 			}
-			if err := room.restore(t.Context(), key, pods.Pod{Name: "a", Shrunk: was}); err != nil {
+			if err := resizer.restore(t.Context(), key, pods.Pod{Name: "a", Shrunk: was}); err != nil {
 				t.Fatal(err)
 			}
 			pod = look()
@@ -68,7 +68,7 @@ func TestAPodThatSleepsForLongGivesItsRoomToOthers(t *testing.T) {
 			}
 		})
 	}
-	gone := &Room{Kube: fake.NewClientset()}
+	gone := &Resizer{Kube: fake.NewClientset()}
 	if err := gone.shrink(t.Context(), key, "a"); err != nil {
 		t.Errorf("a pod that is gone: %v", err)
 	}
@@ -83,7 +83,7 @@ func TestAnAnnotationThatCannotBeAppliedIsRemoved(t *testing.T) {
 			kube.PrependReactor("patch", "pods", func(action ktesting.Action) (bool, runtime.Object, error) {
 				return action.GetSubresource() == "resize", nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", nil)
 			})
-			if err := (&Room{Kube: kube}).restore(t.Context(), key, pods.Pod{Name: "a", Shrunk: text}); err == nil {
+			if err := (&Resizer{Kube: kube}).restore(t.Context(), key, pods.Pod{Name: "a", Shrunk: text}); err == nil {
 				t.Error("nobody is told")
 			}
 			pod, err := kube.CoreV1().Pods(key.Namespace).Get(t.Context(), "a", metav1.GetOptions{})
@@ -98,7 +98,7 @@ func TestTheMemoryOfAllNodes(t *testing.T) {
 	node := func(name, memory string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}}
 	}
-	mib, err := (&Room{Kube: fake.NewClientset(node("a", "1Gi"), node("b", "512Mi"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})}).Nodes(t.Context())
+	mib, err := (&Resizer{Kube: fake.NewClientset(node("a", "1Gi"), node("b", "512Mi"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})}).Nodes(t.Context())
 	if err != nil || mib != 1536 {
 		t.Errorf("%v, %v", mib, err)
 	}

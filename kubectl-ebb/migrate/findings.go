@@ -33,9 +33,9 @@ type Finding struct {
 // oldestMinor is the oldest Kubernetes 1.x that Ebb runs on.
 const oldestMinor = 30
 
-// Judge says what stands in the way of a move. Nothing does if no finding is Broken.
-func (x *Inventory) Judge() []Finding {
-	j := &judge{}
+// Findings says what stands in the way of a move. Nothing does if no finding is Broken.
+func (x *Inventory) Findings() []Finding {
+	j := &checklist{}
 	if x.minor > 0 && x.minor < oldestMinor {
 		j.broken("Kubernetes", x.Kubernetes+" is too old", fmt.Sprintf("Upgrade the cluster to 1.%d or newer first.", oldestMinor))
 	} else {
@@ -46,30 +46,30 @@ func (x *Inventory) Judge() []Finding {
 		return j.all
 	}
 	j.ok("your rights", "they are enough")
-	x.judgeGatewayAPI(j)
-	if !x.judgeKnative(j) {
+	x.checkGatewayAPI(j)
+	if !x.checkKnative(j) {
 		return j.all
 	}
-	x.judgeObjects(j)
-	x.judgeSettings(j)
-	j.all = append(j.all, x.kserve.Judge()...)
-	x.judgeRoom(j)
+	x.checkObjects(j)
+	x.checkSettings(j)
+	j.all = append(j.all, x.kserve.Findings()...)
+	x.checkRoom(j)
 	return j.all
 }
 
-type judge struct{ all []Finding }
+type checklist struct{ all []Finding }
 
-func (j *judge) ok(about, text string) { j.all = append(j.all, Finding{about, OK, text, ""}) }
-func (j *judge) warn(about, text, do string) {
+func (j *checklist) ok(about, text string) { j.all = append(j.all, Finding{about, OK, text, ""}) }
+func (j *checklist) warn(about, text, do string) {
 	j.all = append(j.all, Finding{about, Warning, text, do})
 }
-func (j *judge) broken(about, text, do string) {
+func (j *checklist) broken(about, text, do string) {
 	j.all = append(j.all, Finding{about, Broken, text, do})
 }
 
 func (x *Inventory) has(r schema.GroupVersionResource) bool { return x.kinds[r.GroupResource()] }
 
-func (x *Inventory) judgeGatewayAPI(j *judge) {
+func (x *Inventory) checkGatewayAPI(j *checklist) {
 	switch {
 	case !x.has(gatewayResource) || !x.has(httpRouteResource):
 		j.broken("Gateway API", "it is not there", "Install the Gateway API 1.5 or newer, standard channel, and an implementation: see docs/install.md.")
@@ -80,8 +80,8 @@ func (x *Inventory) judgeGatewayAPI(j *judge) {
 	}
 }
 
-// judgeKnative reports whether there is a Knative to move.
-func (x *Inventory) judgeKnative(j *judge) bool {
+// checkKnative reports whether there is a Knative to move.
+func (x *Inventory) checkKnative(j *checklist) bool {
 	const about = "Knative Serving"
 	controller := x.deployments["controller"]
 	switch {
@@ -131,7 +131,7 @@ func done(s *state) string {
 	return strings.Join(s.Done, ", ")
 }
 
-func (x *Inventory) judgeObjects(j *judge) {
+func (x *Inventory) checkObjects(j *checklist) {
 	j.ok("objects", fmt.Sprintf("%d Services, %d Revisions, %d Routes, %d DomainMappings, %d pods of revisions",
 		x.counts["services"], x.counts["revisions"], x.counts["routes"], x.counts["domainmappings"], x.pods))
 	for _, class := range sortedKeys(x.scalerClasses) {
@@ -167,7 +167,7 @@ func (x *Inventory) judgeObjects(j *judge) {
 	}
 }
 
-func (x *Inventory) judgeSettings(j *judge) {
+func (x *Inventory) checkSettings(j *checklist) {
 	refused, idle := x.refusedSettings()
 	for _, text := range refused {
 		j.broken("settings", text, "Correct it in Knative first.")
@@ -180,7 +180,7 @@ func (x *Inventory) judgeSettings(j *judge) {
 	}
 }
 
-func (x *Inventory) judgeRoom(j *judge) {
+func (x *Inventory) checkRoom(j *checklist) {
 	cpu, memory := x.manifests.needs()
 	var freeCPU, freeMemory = cpu.DeepCopy(), memory.DeepCopy()
 	freeCPU.Sub(cpu)
