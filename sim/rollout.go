@@ -19,11 +19,11 @@ import (
 const (
 	// gatewaysFollow is how long it takes until the first percent reaches the new revision.
 	gatewaysFollow = time.Second
-	// rolloutMost is after which time a rollout counts as one that stands still.
-	rolloutMost = time.Hour
-	// clientMost is the same if one client holds it up, who does so as long as it likes.
-	clientMost = 10 * time.Minute
-	oldPods    = 10
+	// maxRollout is after which time a rollout counts as one that stands still.
+	maxRollout = time.Hour
+	// maxHeld is the same if one client holds it up, who does so as long as it likes.
+	maxHeld = 10 * time.Minute
+	oldPods = 10
 )
 
 // traffic is a shape of load, and how requests fail whatever revision they come to.
@@ -130,8 +130,93 @@ func (t *told) close() judge.Counts {
 	return c
 }
 
+// play is one rollout under way.
+type play struct {
+	shape        traffic
+	fault        fault
+	normal, slow *[1 << 12]uint8
+	r            *rand.Rand
+	outage       int // it lasts so many seconds more
+	old, fresh   told
+	out          rolledOut
+}
+
+// moment is the requests of one second, and what befalls them whatever is wrong with the new
+// revision.
+type moment struct {
+	usual, sick, hostile int     // sick are of a sender of nothing but bad ones, hostile of fault.client
+	breaks               float64 // the share that both revisions fail
+	stalls, stalled      float64 // the share that a pod of the old or the new one does not answer
+}
+
+// moment returns the requests of a second in which the new revision has so much of them.
+func (p *play) moment(second int, percent int64) moment {
+	m := moment{usual: poisson(p.r, p.shape.rate(second)), breaks: p.fault.failing}
+	if p.fault.client > 0 {
+		m.hostile = poisson(p.r, p.fault.client*p.shape.rate(second))
+	}
+	if p.shape.bursts {
+		if p.r.Float64() < 1.0/20 {
+			m.sick = 20
+		}
+		if p.outage--; p.r.Float64() < 1.0/60 {
+			p.outage = 2
+		}
+		m.stalls = 0.5 / 300 // one of the many pods of the old revision
+		// The new revision has its share of the pods; each stalls once in five minutes.
+		if pods := math.Ceil(oldPods * float64(percent) / 100); p.r.Float64() < pods/300 {
+			m.stalled = 0.5 / pods
+		}
+	}
+	if p.outage > 0 {
+		m.breaks = 0.5
+	}
+	return m
+}
+
+// end lets the requests of a second end, at the one revision or the other.
+func (p *play) end(m moment, second int, percent int64) {
+	r, f := p.r, &p.fault
+	for i := range m.usual + m.sick + m.hostile {
+		p.out.requests++
+		ofSick, ofHostile := i >= m.usual && i < m.usual+m.sick, i >= m.usual+m.sick
+		failed := ofSick || r.Float64() < m.breaks
+		chance := r.Uint64()
+		drawer := int(chance * 0x9E3779B97F4A7C15 >> 60) // many senders
+		switch {
+		case ofSick:
+			drawer = 1
+		case ofHostile:
+			drawer = 0
+		}
+		bucket, late := p.normal[chance%uint64(len(p.normal))], float64(chance>>44)/(1<<20)
+		if int64(chance>>12%100) >= percent {
+			p.old.end(drawer, failed || m.stalls > 0 && r.Float64() < m.stalls, bucket, late)
+			continue
+		}
+		bad := f.worse > 0 && second >= f.from && r.Float64() < f.worse
+		failed = failed || bad || ofHostile || m.stalled > 0 && r.Float64() < m.stalled
+		if f.slowed > 0 && r.Float64() < f.slowed {
+			bucket, bad = p.slow[r.IntN(len(p.slow))], true
+		}
+		if bad {
+			p.out.bad++
+		}
+		p.fresh.end(drawer, failed, bucket, late)
+	}
+}
+
+// input is what the judge is told of the second.
+func (p *play) input(percent int64, last bool) judge.Input {
+	in := judge.Input{Told: true, Share: int(percent), Last: last, Old: p.old.close(), New: p.fresh.close()}
+	if p.shape.blind {
+		in.Old.Senders, in.New.Senders = [wire.SenderDrawers]judge.Tally{}, [wire.SenderDrawers]judge.Tally{}
+	}
+	return in
+}
+
 // rollOut plays one rollout: the judge and the shares are the code of production.
-func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8, r *rand.Rand) (out rolledOut) {
+func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8, r *rand.Rand) rolledOut {
 	began := time.Unix(1e9, 0)
 	share := func(revisions ...rollout.Share) rollout.State {
 		return rollout.State{Configurations: []rollout.Configuration{{Name: "c", Percent: 100, Revisions: revisions}}}
@@ -140,68 +225,19 @@ func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8
 	want.Configurations[0].Stages = shape.steps
 	split, _ := rollout.Advance(share(rollout.Share{Revision: "old", Percent: 100}), want, shape.takes, began)
 	split, _ = rollout.Observe(split, shape.takes, began.Add(gatewaysFollow))
-	var s judge.State
-	old, fresh := told{phase: r.Float64()}, told{phase: r.Float64()}
-	most := rolloutMost
+	p := &play{shape: shape, fault: f, normal: normal, slow: slow, r: r}
+	p.old.phase, p.fresh.phase = r.Float64(), r.Float64()
+	lasts := maxRollout
 	if f.client > 0 {
-		most = clientMost
+		lasts = maxHeld
 	}
-	outage, stalled, stood := 0, 0.0, began
-	for second := 0; time.Duration(second)*time.Second < most; second++ {
+	var s judge.State
+	stood := began
+	for second := 0; time.Duration(second)*time.Second < lasts; second++ {
 		now := began.Add(gatewaysFollow + time.Duration(second+1)*time.Second)
 		c := split.Configurations[0]
 		percent := c.Revisions[len(c.Revisions)-1].Percent
-		n, sick, hostile := poisson(r, shape.rate(second)), 0, 0
-		if f.client > 0 {
-			hostile = poisson(r, f.client*shape.rate(second))
-		}
-		if shape.bursts {
-			if r.Float64() < 1.0/20 {
-				sick = 20 // requests of one sender
-			}
-			if outage--; r.Float64() < 1.0/60 {
-				outage = 2
-			}
-			// The new revision has its share of the pods; each stalls once in five minutes.
-			stalled = 0
-			if pods := math.Ceil(oldPods * float64(percent) / 100); r.Float64() < pods/300 {
-				stalled = 0.5 / pods
-			}
-		}
-		stalls, breaks := 0.0, f.failing
-		if shape.bursts {
-			stalls = 0.5 / 300 // one of the many pods of the old revision
-		}
-		if outage > 0 {
-			breaks = 0.5
-		}
-		for i := range n + sick + hostile {
-			out.requests++
-			ofSick, ofHostile := i >= n && i < n+sick, i >= n+sick
-			failed := ofSick || r.Float64() < breaks
-			chance := r.Uint64()
-			drawer := int(chance * 0x9E3779B97F4A7C15 >> 60) // many senders
-			switch {
-			case ofSick:
-				drawer = 1
-			case ofHostile:
-				drawer = 0
-			}
-			bucket, late := normal[chance%uint64(len(normal))], float64(chance>>44)/(1<<20)
-			if int64(chance>>12%100) >= percent {
-				old.end(drawer, failed || stalls > 0 && r.Float64() < stalls, bucket, late)
-				continue
-			}
-			bad := f.worse > 0 && second >= f.from && r.Float64() < f.worse
-			failed = failed || bad || ofHostile || stalled > 0 && r.Float64() < stalled
-			if f.slowed > 0 && r.Float64() < f.slowed {
-				bucket, bad = slow[r.IntN(len(slow))], true
-			}
-			if bad {
-				out.bad++
-			}
-			fresh.end(drawer, failed, bucket, late)
-		}
+		p.end(p.moment(second, percent), second, percent)
 		// Steps come when they are due, or at the end of a wait.
 		after := split
 		for next := time.Unix(0, c.Step.Next); after.InProgress() && !next.After(now); next = time.Unix(0, after.Configurations[0].Step.Next) {
@@ -210,26 +246,22 @@ func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8
 			}
 			after, _ = rollout.Advance(after, want, shape.takes, next)
 		}
-		in := judge.Input{Told: true, Share: int(percent), Last: !after.InProgress(), Old: old.close(), New: fresh.close()}
-		if shape.blind {
-			in.Old.Senders, in.New.Senders = [wire.SenderDrawers]judge.Tally{}, [wire.SenderDrawers]judge.Tally{}
-		}
 		var d judge.Decision
-		d, s = judge.Decide(g, s, in, now)
-		out.took = time.Duration(second+1) * time.Second
+		d, s = judge.Decide(g, s, p.input(percent, !after.InProgress()), now)
+		p.out.took = time.Duration(second+1) * time.Second
 		switch d.Verdict {
 		case judge.GoBack:
-			out.back = true
-			return out
+			p.out.back = true
+			return p.out
 		case judge.Wait:
-			out.waited, stood = true, now
+			p.out.waited, stood = true, now
 		case judge.GoOn:
 			if split = after; !split.InProgress() {
-				return out
+				return p.out
 			}
 		}
 	}
-	return out
+	return p.out
 }
 
 func poisson(r *rand.Rand, mean float64) int {
