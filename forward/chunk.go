@@ -13,21 +13,24 @@ type chunkScanner struct {
 	nameN  int
 }
 
+// chunkState is what the next byte is to be.
 type chunkState uint8
 
+// The way of a body: sizes lead to data and back, until a chunk has none. Then come trailers, each
+// on a line, and an empty line.
 const (
-	chunkSize chunkState = iota
-	chunkExtension
-	chunkSizeLF
-	chunkData
+	chunkSize      chunkState = iota // a hexadecimal digit; after one also CR or the ";" of extensions
+	chunkExtension                   // of an extension, up to a CR that is not quoted
+	chunkSizeLF                      // the LF after a size: then data, or trailers after size 0
+	chunkData                        // data, as many bytes as left
 	chunkDataCR
-	chunkDataLF
-	trailerStart
-	trailerName
-	trailerValue
-	trailerLF
+	chunkDataLF  // then the next size
+	trailerStart // the first of a trailer's name, or the CR of the empty line
+	trailerName  // of a name, or ":"
+	trailerValue // of a value, or CR
+	trailerLF    // then trailerStart
 	chunkFinalLF
-	chunkDone
+	chunkDone // of no part of this body
 )
 
 // The limit for the chunk extensions and trailers of one body.
