@@ -31,21 +31,21 @@ import (
 )
 
 // controllers lists the reconcilers, in the order in which a change of a spec passes through them.
-func controllers(w *reconcile.World, tokenKey func() []byte, registries digest.Options) []*reconcile.Controller {
-	seen := resting.NewSeen(w)
+func controllers(mgr *reconcile.Manager, tokenKey func() []byte, registries digest.Options) []*reconcile.Controller {
+	seen := resting.NewSeen(mgr)
 	return []*reconcile.Controller{
-		service.New(w),
-		configuration.New(w),
-		revision.New(w, tokenKey, digest.New(w.Kube, digest.NewWay(w.Kube, registries))),
-		route.New(w, seen),
-		domainmapping.New(w),
-		gateway.New(w),
-		resting.New(w, seen),
-		hpa.New(w),
-		endpoints.New(w),
-		namespace.New(w),
-		labeler.New(w),
-		gc.New(w),
+		service.New(mgr),
+		configuration.New(mgr),
+		revision.New(mgr, tokenKey, digest.New(mgr.Kube, digest.NewWay(mgr.Kube, registries))),
+		route.New(mgr, seen),
+		domainmapping.New(mgr),
+		gateway.New(mgr),
+		resting.New(mgr, seen),
+		hpa.New(mgr),
+		endpoints.New(mgr),
+		namespace.New(mgr),
+		labeler.New(mgr),
+		gc.New(mgr),
 	}
 }
 
@@ -69,19 +69,19 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 	if err != nil {
 		return err
 	}
-	world := reconcile.NewWorld(clients, c.Settings, nil, c.Log, c.Namespace, c.ClusterDomain)
-	defer world.RecordEvents("ebb-controller")()
-	c.Registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)), route.Rollouts(world), route.Resting(world))
-	list := controllers(world, key.Current, registries)
+	mgr := reconcile.NewManager(clients, c.Settings, nil, c.Log, c.Namespace, c.ClusterDomain)
+	defer mgr.RecordEvents("ebb-controller")()
+	c.Registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(mgr)), route.Rollouts(mgr), route.Resting(mgr))
+	list := controllers(mgr, key.Current, registries)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: c.Pod, SettingsWithin: 10 * time.Second,
 		Leases: c.Settings.Leases("controller", "controller."), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() { synced.Store(true) }}
-	c.Log.Info("controller starts", "version", version.Version, "namespace", c.Namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
+	c.Log.Info("controller starts", "version", version.Version, "namespace", c.Namespace, "clusterDomain", mgr.ClusterDomain, "reconcilers", reconcile.Names(list))
 	return c.Run(ctx,
 		telemetry.Server("health", c.Address(c.Ports.Health), reconcile.Health(&synced)),
 		run.Part{Name: "token key", Run: func(ctx context.Context) error {
 			return key.Run(ctx, func() { reconcile.EnqueueAllOf(list, "revision", tokenkey.Within) }) // pods get tokens of the new key
 		}},
-		run.Part{Name: "reconcilers", Run: func(ctx context.Context) error { return world.Run(ctx, list, options) }},
+		run.Part{Name: "reconcilers", Run: func(ctx context.Context) error { return mgr.Run(ctx, list, options) }},
 	)
 }

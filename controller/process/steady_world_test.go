@@ -203,7 +203,7 @@ func (g *ground) start(r *replica) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	w := reconcile.NewWorld(clients, g.settings, &record.FakeRecorder{}, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	w := reconcile.NewManager(clients, g.settings, &record.FakeRecorder{}, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	w.ToGateways = prober{g}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -112,7 +112,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.world = reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(10000), slog.New(slog.DiscardHandler),
+	w.world = reconcile.NewManager(clients, settings.NewStore(snapshot), record.NewFakeRecorder(10000), slog.New(slog.DiscardHandler),
 		"knative-serving", "cluster.local")
 	var later atomic.Int64
 	w.world.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }

@@ -57,7 +57,7 @@ var (
 type world struct {
 	t           *testing.T
 	store       *apiservertest.Store
-	world       *reconcile.World
+	world       *reconcile.Manager
 	settings    map[string]map[string]string
 	controllers []*reconcile.Controller
 	caches      []cached
@@ -88,7 +88,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.world = reconcile.NewWorld(clients, settings.NewStore(snapshot), w.events, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	w.world = reconcile.NewManager(clients, settings.NewStore(snapshot), w.events, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	w.world.Now = func() time.Time { return w.now }
 	key := []byte("0123456789abcdef0123456789abcdef")
 	w.digests = digest.New(w.world.Kube, func(string, []string) http.RoundTripper { return refusing{} })

@@ -25,8 +25,8 @@ import (
 type Certificates struct{ kind *reconcile.Optional }
 
 // New returns Certificates. When a Certificate changes, c reconciles the keys that it concerns.
-func New(w *reconcile.World, c *reconcile.Controller, keys func(object any) []reconcile.Key) *Certificates {
-	k := &Certificates{kind: w.Optional(certificate.Resource, certificate.Selector)}
+func New(mgr *reconcile.Manager, c *reconcile.Controller, keys func(object any) []reconcile.Key) *Certificates {
+	k := &Certificates{kind: mgr.Optional(certificate.Resource, certificate.Selector)}
 	c.WatchOptional(k.kind, keys)
 	return k
 }
@@ -106,8 +106,8 @@ func (k *Certificates) Ready(namespace, name string) bool {
 
 // Soonest returns a function that returns when the Certificate of all that ends first does, by its
 // namespace and name. The others need no series: there may be thousands.
-func Soonest(w *reconcile.World) func() map[string]time.Time {
-	kind := w.Optional(certificate.Resource, certificate.Selector)
+func Soonest(mgr *reconcile.Manager) func() map[string]time.Time {
+	kind := mgr.Optional(certificate.Resource, certificate.Selector)
 	return func() map[string]time.Time { return soonest(kind.All()) }
 }
 

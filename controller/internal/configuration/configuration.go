@@ -36,15 +36,15 @@ type reconciler struct {
 }
 
 // New returns the reconciler of Configurations.
-func New(w *reconcile.World) *reconcile.Controller {
-	serving := w.EbbInformers.Serving().V1()
-	r := &reconciler{client: w.Ebb, revisions: serving.Revisions().Lister(), events: w.Events, now: w.Now,
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	serving := mgr.EbbInformers.Serving().V1()
+	r := &reconciler{client: mgr.Ebb, revisions: serving.Revisions().Lister(), events: mgr.Events, now: mgr.Now,
 		made:     reconcile.IndexByLabel[*servingv1.Revision](serving.Revisions().Informer(), names.ConfigurationLabel),
-		defaults: func() *rules.Config { return w.Settings.Load().Rules(w.ClusterDomain) }}
+		defaults: func() *rules.Config { return mgr.Settings.Load().Rules(mgr.ClusterDomain) }}
 	c := reconcile.Kind[*servingv1.Configuration]{
-		Name: "configuration", Informer: serving.Configurations().Informer(), World: w,
+		Name: "configuration", Informer: serving.Configurations().Informer(), Manager: mgr,
 		Client: func(ns string) reconcile.Client[*servingv1.Configuration] {
-			return w.Ebb.ServingV1().Configurations(ns)
+			return mgr.Ebb.ServingV1().Configurations(ns)
 		},
 		Reconcile: r.reconcile,
 		// A Service waits for the first status if it names its revision.

@@ -72,17 +72,17 @@ const (
 )
 
 // New returns the reconciler of DomainMappings.
-func New(w *reconcile.World) *reconcile.Controller {
-	serving := w.EbbInformers.Serving().V1()
-	mappings := w.EbbInformers.Serving().V1beta1().DomainMappings().Informer()
-	claims := w.EbbInformers.Networking().V1alpha1().ClusterDomainClaims()
-	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes()
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	serving := mgr.EbbInformers.Serving().V1()
+	mappings := mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer()
+	claims := mgr.EbbInformers.Networking().V1alpha1().ClusterDomainClaims()
+	httpRoutes := mgr.GatewayInformers.Gateway().V1().HTTPRoutes()
 	r := &reconciler{
-		kube: w.Kube, ebb: w.Ebb, gateways: w.Gateways, settings: w.Settings, clusterDomain: w.ClusterDomain,
+		kube: mgr.Kube, ebb: mgr.Ebb, gateways: mgr.Gateways, settings: mgr.Settings, clusterDomain: mgr.ClusterDomain,
 		services: serving.Services().Lister(), routes: serving.Routes().Lister(), claims: claims.Lister(), httpRoutes: httpRoutes.Lister(),
 		ofRoute:    reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
 		ofMapping:  reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.DomainMappingUIDLabel),
-		namespaces: w.Kubernetes("", "").Core().V1().Namespaces().Lister(),
+		namespaces: mgr.Kubernetes("", "").Core().V1().Namespaces().Lister(),
 	}
 	err := mappings.AddIndexers(cache.Indexers{
 		byReference: func(object any) ([]string, error) {
@@ -95,25 +95,25 @@ func New(w *reconcile.World) *reconcile.Controller {
 		panic(fmt.Sprintf("index DomainMappings: %v", err)) // only a started informer refuses
 	}
 	c := reconcile.Kind[*v1beta1.DomainMapping]{
-		Name: "domainmapping", Informer: mappings, World: w,
+		Name: "domainmapping", Informer: mappings, Manager: mgr,
 		Client: func(ns string) reconcile.Client[*v1beta1.DomainMapping] {
-			return w.Ebb.ServingV1beta1().DomainMappings(ns)
+			return mgr.Ebb.ServingV1beta1().DomainMappings(ns)
 		},
 		Reconcile: r.reconcile, Finalizer: names.DomainMappingFinalizer, Finalize: r.finalize,
 		Gone: func(key reconcile.Key) { r.prober.Forget(key) },
 	}.Controller()
-	r.certificates = certificate.New(w, c, certificate.Concerns(mappings, "DomainMapping"))
-	r.listeners = gateway.NewListeners(w, c, "DomainMapping")
-	r.hosts = gateway.NewHosts(w, r.listeners)
-	r.prober = gateway.NewProber(w, c)
+	r.certificates = certificate.New(mgr, c, certificate.Concerns(mappings, "DomainMapping"))
+	r.listeners = gateway.NewListeners(mgr, c, "DomainMapping")
+	r.hosts = gateway.NewHosts(mgr, r.listeners)
+	r.prober = gateway.NewProber(mgr, c)
 	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("DomainMapping"))
-	watchOthers(c, w, mappings.GetIndexer())
+	watchOthers(c, mgr, mappings.GetIndexer())
 	return c
 }
 
 // watchOthers reconciles the mappings that refer to what changes, or that have its host.
-func watchOthers(c *reconcile.Controller, w *reconcile.World, mappings cache.Indexer) {
-	serving, httpRoutes := w.EbbInformers.Serving().V1(), w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
+func watchOthers(c *reconcile.Controller, mgr *reconcile.Manager, mappings cache.Indexer) {
+	serving, httpRoutes := mgr.EbbInformers.Serving().V1(), mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	find := func(index, value string) (keys []reconcile.Key) {
 		found, err := mappings.ByIndex(index, value)
 		if err != nil {
@@ -130,10 +130,10 @@ func watchOthers(c *reconcile.Controller, w *reconcile.World, mappings cache.Ind
 	}
 	c.Watch(serving.Services().Informer(), referring)
 	c.Watch(serving.Routes().Informer(), referring)
-	c.Watch(w.EbbInformers.Networking().V1alpha1().ClusterDomainClaims().Informer(), func(object any) []reconcile.Key { return find(byDomain, object.(metav1.Object).GetName()) })
+	c.Watch(mgr.EbbInformers.Networking().V1alpha1().ClusterDomainClaims().Informer(), func(object any) []reconcile.Key { return find(byDomain, object.(metav1.Object).GetName()) })
 	// A listener of the Gateway itself belongs to the mapping of its host, which removes it when it
 	// is not needed any more.
-	c.Watch(w.GatewayInformers.Gateway().V1().Gateways().Informer(), func(object any) (keys []reconcile.Key) {
+	c.Watch(mgr.GatewayInformers.Gateway().V1().Gateways().Informer(), func(object any) (keys []reconcile.Key) {
 		gateway, _ := object.(*gatewayv1.Gateway)
 		for _, l := range gateway.Spec.Listeners {
 			if l.Hostname != nil {

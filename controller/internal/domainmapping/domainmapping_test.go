@@ -83,7 +83,7 @@ func set(t *testing.T, network map[string]string, before ...func(*apiservertest.
 		t.Fatal(err)
 	}
 	live := settings.NewStore(snapshot)
-	world := reconcile.NewWorld(clients, live, record.NewFakeRecorder(1000),
+	world := reconcile.NewManager(clients, live, record.NewFakeRecorder(1000),
 		slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	controller := New(world)
 	ctx, cancel := context.WithCancel(t.Context())

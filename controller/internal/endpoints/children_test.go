@@ -128,7 +128,7 @@ func TestTheListFollowsPodsActivatorsAndTheMode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	world := reconcile.NewWorld(clients, settings.NewStore(nil), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	world := reconcile.NewManager(clients, settings.NewStore(nil), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	controller := New(world)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

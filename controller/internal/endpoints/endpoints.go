@@ -45,29 +45,29 @@ type reconciler struct {
 
 // New returns the reconciler of the Services and EndpointSlices of revisions. Its keys are
 // PodAutoscalers.
-func New(w *reconcile.World) *reconcile.Controller {
-	ofRevisions := w.Kubernetes("", names.ServerlessServiceLabel)
-	ofActivators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+names.ActivatorService)
-	silent := w.Named(w.SystemNamespace, wire.SilentNodes).Coordination().V1().Leases()
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	ofRevisions := mgr.Kubernetes("", names.ServerlessServiceLabel)
+	ofActivators := mgr.Kubernetes(mgr.SystemNamespace, discoveryv1.LabelServiceName+"="+names.ActivatorService)
+	silent := mgr.Named(mgr.SystemNamespace, wire.SilentNodes).Coordination().V1().Leases()
 	services, slices := ofRevisions.Core().V1().Services(), ofRevisions.Discovery().V1().EndpointSlices()
 	r := &reconciler{
-		kube: w.Kube, system: w.SystemNamespace, services: services.Lister(),
+		kube: mgr.Kube, system: mgr.SystemNamespace, services: services.Lister(),
 		slices:     reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices.Informer(), names.ServerlessServiceLabel),
-		activators: ofActivators.Discovery().V1().EndpointSlices().Lister(), refusals: &w.Refusals,
+		activators: ofActivators.Discovery().V1().EndpointSlices().Lister(), refusals: &mgr.Refusals,
 		silent: silent.Lister(),
 	}
-	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
+	autoscalers := mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
-		Name: "endpoints", Informer: autoscalers.Informer(), World: w,
+		Name: "endpoints", Informer: autoscalers.Informer(), Manager: mgr,
 		Client: func(ns string) reconcile.Client[*autoscalingv1alpha1.PodAutoscaler] {
-			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
+			return mgr.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},
 		Reconcile: r.reconcile, KeepStatus: true,
-		Gone: func(key reconcile.Key) { w.Refusals.Note("endpoints", key, nil) },
+		Gone: func(key reconcile.Key) { mgr.Refusals.Note("endpoints", key, nil) },
 	}.Controller()
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
-	r.security = newSecurity(w, c, reconcile.AllOf(autoscalers.Informer()))
+	r.security = newSecurity(mgr, c, reconcile.AllOf(autoscalers.Informer()))
 	c.WatchForAll(ofActivators.Discovery().V1().EndpointSlices().Informer(), func() []reconcile.Key {
 		return proxiedFirst(autoscalers.Informer().GetStore().List())
 	})

@@ -56,15 +56,15 @@ type security struct {
 	answers map[string]bool // addresses of activators that serve TLS
 }
 
-func newSecurity(w *reconcile.World, c *reconcile.Controller, everybody func() []reconcile.Key) *security {
-	deployments := w.Kubernetes("", names.RevisionUIDLabel).Apps().V1().Deployments()
-	authorities := w.Kubernetes("", names.NamespaceCertificateLabel+"=true").Core().V1().ConfigMaps()
+func newSecurity(mgr *reconcile.Manager, c *reconcile.Controller, everybody func() []reconcile.Key) *security {
+	deployments := mgr.Kubernetes("", names.RevisionUIDLabel).Apps().V1().Deployments()
+	authorities := mgr.Kubernetes("", names.NamespaceCertificateLabel+"=true").Core().V1().ConfigMaps()
 	s := &security{
-		settings: w.Settings, deployments: deployments.Lister(), authorities: authorities.Lister(),
-		policies: w.Optional(policies, names.ServerlessServiceLabel), now: w.Now, shake: handshake, answers: map[string]bool{},
+		settings: mgr.Settings, deployments: deployments.Lister(), authorities: authorities.Lister(),
+		policies: mgr.Optional(policies, names.ServerlessServiceLabel), now: mgr.Now, shake: handshake, answers: map[string]bool{},
 	}
 	ofNamespace := func(object any) (keys []reconcile.Key) {
-		if !w.Settings.Load().Network.SystemInternalTLS {
+		if !mgr.Settings.Load().Network.SystemInternalTLS {
 			return nil
 		}
 		for _, key := range everybody() {
@@ -74,7 +74,7 @@ func newSecurity(w *reconcile.World, c *reconcile.Controller, everybody func() [
 		}
 		return keys
 	}
-	s.certificates = certificate.New(w, c, func(object any) []reconcile.Key {
+	s.certificates = certificate.New(mgr, c, func(object any) []reconcile.Key {
 		if object.(metav1.Object).GetName() != names.NamespaceCertificate {
 			return nil
 		}

@@ -40,7 +40,7 @@ func TestGatewaysAreSentToTLSOnceEverybodyServesIt(t *testing.T) {
 	set("Enabled")
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	store.Now = func() time.Time { return now }
-	world := reconcile.NewWorld(clients, knob, record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	world := reconcile.NewManager(clients, knob, record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	world.Now = store.Now
 	c := &reconcile.Controller{Name: "test", Keys: func() []reconcile.Key { return nil },
 		Reconcile: func(context.Context, reconcile.Key) (time.Duration, error) { return 0, nil }}

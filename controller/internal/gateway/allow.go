@@ -40,10 +40,10 @@ type allower struct {
 }
 
 // New returns the reconciler of the Gateways' allowedListeners.
-func New(w *reconcile.World) *reconcile.Controller {
-	all := w.GatewayInformers.Gateway().V1().Gateways()
-	a := &allower{settings: w.Settings, client: w.Gateways, lister: all.Lister(),
-		sets: w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector)}
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	all := mgr.GatewayInformers.Gateway().V1().Gateways()
+	a := &allower{settings: mgr.Settings, client: mgr.Gateways, lister: all.Lister(),
+		sets: mgr.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector)}
 	c := &reconcile.Controller{Name: "gateway", Workers: 1, Reconcile: a.reconcile, Keys: a.keys}
 	c.Watch(all.Informer(), reconcile.Self)
 	c.WatchOptional(a.sets, func(object any) []reconcile.Key {

@@ -55,7 +55,7 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 	}
 	ours := map[string]any{names.ListenerSetLabel: "true"}
 
-	world := reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	world := reconcile.NewManager(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	c := New(world)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -144,8 +144,8 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 }
 
 // settled reconciles a Gateway once the cache has all that was put.
-func settled(w *reconcile.World, c *reconcile.Controller, name string) bool {
-	sets := w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector)
+func settled(mgr *reconcile.Manager, c *reconcile.Controller, name string) bool {
+	sets := mgr.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector)
 	if len(sets.Labelled("d", gatewayapi.ListenerSetSelector)) < 3 {
 		return false
 	}

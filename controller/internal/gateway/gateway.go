@@ -39,10 +39,10 @@ const (
 
 // NewProber returns a prober of gateways for the objects of c, which runs with c and reconciles an
 // object when its answer changes.
-func NewProber(w *reconcile.World, c *reconcile.Controller) *ready.Prober {
-	p := ready.New(NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
-	if w.ToGateways != nil {
-		p.Through(w.ToGateways)
+func NewProber(mgr *reconcile.Manager, c *reconcile.Controller) *ready.Prober {
+	p := ready.New(NewFinder(mgr.Kube, mgr.Now), func(key types.NamespacedName) { c.Enqueue(key) })
+	if mgr.ToGateways != nil {
+		p.Through(mgr.ToGateways)
 	}
 	c.Background = p.Run
 	c.Others = p.Forget // the other replica may tell the gateways something else

@@ -46,9 +46,9 @@ type Hosts struct {
 	clusterDomain string
 }
 
-// NewHosts returns Hosts of a World whose informers have not started yet.
-func NewHosts(w *reconcile.World, listeners *Listeners) Hosts {
-	informer := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
+// NewHosts returns Hosts of a Manager whose informers have not started yet.
+func NewHosts(mgr *reconcile.Manager, listeners *Listeners) Hosts {
+	informer := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	if _, there := informer.GetIndexer().GetIndexers()[byHost]; !there {
 		err := informer.AddIndexers(cache.Indexers{byHost: func(object any) (hosts []string, _ error) {
 			if h, ok := object.(*gatewayv1.HTTPRoute); ok && ownerKind(h) != "" {
@@ -62,8 +62,8 @@ func NewHosts(w *reconcile.World, listeners *Listeners) Hosts {
 			panic(fmt.Sprintf("index HTTPRoutes by host: %v", err)) // only a started informer refuses
 		}
 	}
-	planned := NewPlanned(w.EbbInformers.Serving().V1().Routes().Informer())
-	return Hosts{w.Gateways, informer.GetIndexer(), planned, listeners, w.ClusterDomain}
+	planned := NewPlanned(mgr.EbbInformers.Serving().V1().Routes().Informer())
+	return Hosts{mgr.Gateways, informer.GetIndexer(), planned, listeners, mgr.ClusterDomain}
 }
 
 // ownerKind returns Route or DomainMapping, or "" for the HTTPRoute of somebody else.

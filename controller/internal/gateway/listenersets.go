@@ -26,9 +26,9 @@ type Listeners struct {
 
 // NewListeners returns Listeners. When a ListenerSet changes, c reconciles its owner, which is of
 // the given kind.
-func NewListeners(w *reconcile.World, c *reconcile.Controller, ownerKind string) *Listeners {
-	l := &Listeners{kind: w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector),
-		lister: w.GatewayInformers.Gateway().V1().Gateways().Lister()}
+func NewListeners(mgr *reconcile.Manager, c *reconcile.Controller, ownerKind string) *Listeners {
+	l := &Listeners{kind: mgr.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector),
+		lister: mgr.GatewayInformers.Gateway().V1().Gateways().Lister()}
 	c.WatchOptional(l.kind, reconcile.ControllerOf(ownerKind))
 	return l
 }

@@ -34,7 +34,7 @@ func planned(namespace, name, host string) *servingv1.Route {
 	return r
 }
 
-// started is a World whose caches have these objects.
+// started is a Manager whose caches have these objects.
 func started(t *testing.T, objects ...runtime.Object) (Hosts, Led, Foreign) {
 	t.Helper()
 	store, config := apiservertest.Start(t)
@@ -62,7 +62,7 @@ func started(t *testing.T, objects ...runtime.Object) (Hosts, Led, Foreign) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := reconcile.NewWorld(clients, settings.NewStore(settings.Default()), record.NewFakeRecorder(10), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	w := reconcile.NewManager(clients, settings.NewStore(settings.Default()), record.NewFakeRecorder(10), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	httpRoutes, routes := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), w.EbbInformers.Serving().V1().Routes().Informer()
 	hosts, led, foreign := NewHosts(w, nil), NewLed(httpRoutes, routes), NewForeign(httpRoutes, "knative-serving")
 	stop := make(chan struct{})

@@ -24,19 +24,19 @@ import (
 const interval = 30 * time.Minute
 
 // New returns the garbage collector. Its keys are Configurations.
-func New(w *reconcile.World) *reconcile.Controller {
-	serving := w.EbbInformers.Serving().V1()
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	serving := mgr.EbbInformers.Serving().V1()
 	revisions := reconcile.IndexByLabel[*servingv1.Revision](serving.Revisions().Informer(), names.ConfigurationLabel)
 	c := reconcile.Kind[*servingv1.Configuration]{
-		Name: "gc", Informer: serving.Configurations().Informer(), World: w, KeepStatus: true,
+		Name: "gc", Informer: serving.Configurations().Informer(), Manager: mgr, KeepStatus: true,
 		Client: func(ns string) reconcile.Client[*servingv1.Configuration] {
-			return w.Ebb.ServingV1().Configurations(ns)
+			return mgr.Ebb.ServingV1().Configurations(ns)
 		},
 		Reconcile: func(ctx context.Context, config *servingv1.Configuration) (time.Duration, error) {
 			var failed []error
-			doomed, next := choose(config, revisions.Of(config.Namespace, config.Name), w.Settings.Load().GC, w.Now())
+			doomed, next := choose(config, revisions.Of(config.Namespace, config.Name), mgr.Settings.Load().GC, mgr.Now())
 			for _, rev := range doomed {
-				failed = append(failed, apply.Delete(ctx, w.Ebb.ServingV1().Revisions(rev.Namespace), "Revision", rev,
+				failed = append(failed, apply.Delete(ctx, mgr.Ebb.ServingV1().Revisions(rev.Namespace), "Revision", rev,
 					metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &rev.UID, ResourceVersion: &rev.ResourceVersion}}))
 			}
 			return next, errors.Join(failed...)

@@ -44,7 +44,7 @@ func TestARevisionGoesOnceNoRouteLeadsToIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	world := reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	world := reconcile.NewManager(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	store.Put(configurations, object("Configuration", "hello", nil, map[string]any{
 		"latestCreatedRevisionName": "hello-00003", "latestReadyRevisionName": "hello-00003"}))
 	store.Put(revisions, revision("hello-00001", names.RoutingReserve))

@@ -44,17 +44,17 @@ type reconciler struct {
 }
 
 // New returns the reconciler of the class. Its keys are PodAutoscalers.
-func New(w *reconcile.World) *reconcile.Controller {
-	made := w.Kubernetes("", Selector)
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	made := mgr.Kubernetes("", Selector)
 	hpas, deployments := made.Autoscaling().V2().HorizontalPodAutoscalers(), made.Apps().V1().Deployments()
-	r := &reconciler{kube: w.Kube, hpas: hpas.Lister(), deployments: deployments.Lister(), settings: w.Settings, refusals: &w.Refusals, now: w.Now}
+	r := &reconciler{kube: mgr.Kube, hpas: hpas.Lister(), deployments: deployments.Lister(), settings: mgr.Settings, refusals: &mgr.Refusals, now: mgr.Now}
 	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
-		Name: "hpa", Informer: w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), World: w,
+		Name: "hpa", Informer: mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), Manager: mgr,
 		Client: func(ns string) reconcile.Client[*autoscalingv1alpha1.PodAutoscaler] {
-			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
+			return mgr.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},
 		Reconcile: r.reconcile, Mine: r.mine, Leave: r.leave,
-		Gone: func(key reconcile.Key) { w.Refusals.Note("hpa", key, nil) },
+		Gone: func(key reconcile.Key) { mgr.Refusals.Note("hpa", key, nil) },
 	}.Controller()
 	c.Watch(hpas.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	// A revision's Deployment and PodAutoscaler have one owner, and the PodAutoscaler has the

@@ -43,10 +43,10 @@ type reconciler struct {
 }
 
 // New returns the labeler. Its keys are Routes.
-func New(w *reconcile.World) *reconcile.Controller {
-	serving := w.EbbInformers.Serving().V1()
-	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes()
-	r := &reconciler{client: w.Ebb, terminating: w.Terminating, now: w.Now, services: serving.Services().Lister(),
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	serving := mgr.EbbInformers.Serving().V1()
+	httpRoutes := mgr.GatewayInformers.Gateway().V1().HTTPRoutes()
+	r := &reconciler{client: mgr.Ebb, terminating: mgr.Terminating, now: mgr.Now, services: serving.Services().Lister(),
 		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
 		httpRoutes:           reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
 		routedConfigurations: reconcile.IndexBy(serving.Configurations().Informer(), names.RoutesAnnotation, routesIn[*servingv1.Configuration]),
@@ -58,8 +58,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 		}),
 	}
 	c := reconcile.Kind[*servingv1.Route]{
-		Name: "labeler", Informer: serving.Routes().Informer(), World: w, KeepStatus: true,
-		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
+		Name: "labeler", Informer: serving.Routes().Informer(), Manager: mgr, KeepStatus: true,
+		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return mgr.Ebb.ServingV1().Routes(ns) },
 		Finalizer: names.RouteFinalizer,
 		Reconcile: func(ctx context.Context, route *servingv1.Route) (time.Duration, error) {
 			return 0, r.label(ctx, route)

@@ -49,21 +49,21 @@ type reconciler struct {
 }
 
 // New returns the reconciler of Namespaces.
-func New(w *reconcile.World) *reconcile.Controller {
-	all := w.Kubernetes("", "").Core().V1().Namespaces()
-	revisions := w.EbbInformers.Serving().V1().Revisions()
-	authorities := w.Kubernetes("", mine.String()).Core().V1().ConfigMaps()
-	secrets := w.Named(w.SystemNamespace, names.RoutingCertificate).Core().V1().Secrets()
-	bundles := w.Kubernetes(w.SystemNamespace, names.TrustBundleLabel+"=true").Core().V1().ConfigMaps()
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	all := mgr.Kubernetes("", "").Core().V1().Namespaces()
+	revisions := mgr.EbbInformers.Serving().V1().Revisions()
+	authorities := mgr.Kubernetes("", mine.String()).Core().V1().ConfigMaps()
+	secrets := mgr.Named(mgr.SystemNamespace, names.RoutingCertificate).Core().V1().Secrets()
+	bundles := mgr.Kubernetes(mgr.SystemNamespace, names.TrustBundleLabel+"=true").Core().V1().ConfigMaps()
 	r := &reconciler{
-		kube: w.Kube, settings: w.Settings, log: w.Log, system: w.SystemNamespace, namespaces: all.Lister(), revisions: revisions.Lister(),
+		kube: mgr.Kube, settings: mgr.Settings, log: mgr.Log, system: mgr.SystemNamespace, namespaces: all.Lister(), revisions: revisions.Lister(),
 		authorities: authorities.Lister(), secrets: secrets.Lister(), bundles: bundles.Lister(),
 	}
 	c := &reconcile.Controller{Name: "namespace", Reconcile: r.reconcile, Keys: reconcile.AllOf(all.Informer())}
 	its := func(object any) []reconcile.Key {
 		return []reconcile.Key{{Name: object.(metav1.Object).GetNamespace()}}
 	}
-	r.certificates = certificate.New(w, c, func(object any) []reconcile.Key {
+	r.certificates = certificate.New(mgr, c, func(object any) []reconcile.Key {
 		if object.(metav1.Object).GetLabels()[names.NamespaceCertificateLabel] == "" {
 			return nil
 		}
@@ -72,7 +72,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c.Watch(all.Informer(), reconcile.Self)
 	// A namespace needs a certificate from its first Revision on.
 	c.Watch(revisions.Informer(), func(object any) []reconcile.Key {
-		if !w.Settings.Load().Network.SystemInternalTLS {
+		if !mgr.Settings.Load().Network.SystemInternalTLS {
 			return nil
 		}
 		return its(object)

@@ -45,7 +45,7 @@ func set(t *testing.T, network map[string]string) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	world := reconcile.NewWorld(clients, s.settings, record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	world := reconcile.NewManager(clients, s.settings, record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	controller := New(world)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -36,7 +36,7 @@ func TestWhenAFailureIsTriedAgain(t *testing.T) {
 				}}
 				leases := NewLeases()
 				leases.win("", t.Context())
-				r := runner{timeout: time.Minute, leases: leases, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), world: &World{}}
+				r := runner{timeout: time.Minute, leases: leases, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), mgr: &Manager{}}
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
 				go func() { r.work(ctx, controller); close(ended) }()
@@ -68,7 +68,7 @@ func TestAKeyOfAnotherReplicaIsForgotten(t *testing.T) {
 				t.Error("reconciled without the lease")
 				return 0, nil
 			}}
-		r := runner{timeout: time.Minute, leases: NewLeases(), metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), world: &World{}}
+		r := runner{timeout: time.Minute, leases: NewLeases(), metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), mgr: &Manager{}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { r.work(ctx, controller); close(ended) }()

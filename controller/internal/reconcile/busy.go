@@ -7,7 +7,7 @@ import (
 )
 
 // With busyAt keys for each CPU that wait or are being reconciled because something changed, a
-// World is busy. New objects of a controller with NewWait then wait their turn, each for at most
+// Manager is busy. New objects of a controller with NewWait then wait their turn, each for at most
 // admitWithin, so that objects which were begun are finished first: of 200 Services at once, the
 // first are Ready after a second, and half of them after half of the time.
 const (
@@ -16,9 +16,9 @@ const (
 	admitStep   = 5 * time.Millisecond
 )
 
-func (w *World) busy() bool {
-	n := w.running.Load()
-	for _, c := range w.controllers {
+func (mgr *Manager) busy() bool {
+	n := mgr.running.Load()
+	for _, c := range mgr.controllers {
 		c.q()
 		n += int64(c.lanes.waiting())
 	}

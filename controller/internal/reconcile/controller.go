@@ -159,7 +159,7 @@ type runner struct {
 	leases  *Leases
 	metrics *Metrics
 	log     *slog.Logger
-	world   *World
+	mgr     *Manager
 }
 
 // work runs the workers of c until ctx ends, and returns when the last reconcile has ended.
@@ -175,7 +175,7 @@ func (r runner) work(ctx context.Context, c *Controller) {
 			}
 		})
 	}
-	group.Go(func() { c.admit(ctx, r.world.busy) })
+	group.Go(func() { c.admit(ctx, r.mgr.busy) })
 	if c.Background != nil {
 		group.Go(func() { c.Background(ctx) })
 	}
@@ -220,8 +220,8 @@ func (r runner) next(c *Controller) bool {
 	defer cancel()
 
 	if !late {
-		r.world.running.Add(1)
-		defer r.world.running.Add(-1)
+		r.mgr.running.Add(1)
+		defer r.mgr.running.Add(-1)
 	}
 	again, outcome, err := call(ctx, c, key)
 	r.metrics.duration.WithLabelValues(c.Name, outcome).Observe(time.Since(began).Seconds())

@@ -42,7 +42,7 @@ type Client[T any] interface {
 //   - writes the status at most once, only if it changed, and not while holdFor says that it can wait.
 type Kind[T Object] struct {
 	Name     string
-	World    *World
+	Manager  *Manager
 	Informer cache.SharedIndexInformer
 	Client   func(namespace string) Client[T]
 	// Reconcile gets a copy that it may change. Only changes of the status are written.
@@ -51,7 +51,7 @@ type Kind[T Object] struct {
 	KeepStatus bool
 	// MayHold, if set, reports whether a status that only shows progress may wait; see holdFor.
 	MayHold func(before, after T) bool
-	// NewWait makes new objects wait while the World is busy (busy.go).
+	// NewWait makes new objects wait while the Manager is busy (busy.go).
 	NewWait bool
 
 	// Mine, if set, selects the objects that this reconciler is responsible for. Leave, if set, is
@@ -94,7 +94,7 @@ func (k Kind[T]) reconcile(ctx context.Context, key Key) (time.Duration, error) 
 	if !object.GetDeletionTimestamp().IsZero() {
 		return 0, k.finalize(ctx, object)
 	}
-	if k.World.Terminating(key.Namespace) {
+	if k.Manager.Terminating(key.Namespace) {
 		return 0, nil
 	}
 	if k.Finalizer != "" && !slices.Contains(object.GetFinalizers(), k.Finalizer) {
@@ -139,7 +139,7 @@ func (k Kind[T]) reconcile(ctx context.Context, key Key) (time.Duration, error) 
 // report records an Event about a failure. A conflict with a newer object is not a failure.
 func (k Kind[T]) report(object T, err error) error {
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !namespaceGoes(err) {
-		k.World.Events.Event(object, corev1.EventTypeWarning, "InternalError", err.Error())
+		k.Manager.Events.Event(object, corev1.EventTypeWarning, "InternalError", err.Error())
 	}
 	return err
 }

@@ -48,16 +48,16 @@ const presenceWithin = 5 * time.Second
 
 // Optional returns a kind, and caches its objects that match the label selector. The same arguments
 // return the same Optional.
-func (w *World) Optional(resource schema.GroupVersionResource, labelSelector string) *Optional {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, o := range w.optional {
+func (mgr *Manager) Optional(resource schema.GroupVersionResource, labelSelector string) *Optional {
+	mgr.mu.Lock()
+	defer mgr.mu.Unlock()
+	for _, o := range mgr.optional {
 		if o.resource == resource && o.selector == labelSelector {
 			return o
 		}
 	}
-	o := &Optional{resource: resource, selector: labelSelector, client: w.Dynamic}
-	w.optional = append(w.optional, o)
+	o := &Optional{resource: resource, selector: labelSelector, client: mgr.Dynamic}
+	mgr.optional = append(mgr.optional, o)
 	return o
 }
 

@@ -32,7 +32,7 @@ func TestAnOptionalKindIsWatchedWhileTheClusterHasIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(10), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	w := NewManager(clients, settings.NewStore(snapshot), record.NewFakeRecorder(10), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	resource := schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "certificates"}
 	o := w.Optional(resource, "mine")
 	if w.Optional(resource, "mine") != o || w.Optional(resource, "other") == o {

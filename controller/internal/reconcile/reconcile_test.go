@@ -40,7 +40,7 @@ func configuration(name string) *unstructured.Unstructured {
 
 type frame struct {
 	store *apiservertest.Store
-	world *World
+	mgr   *Manager
 	kind  Kind[*servingv1.Configuration]
 }
 
@@ -52,9 +52,9 @@ func newFrame(t *testing.T, reconcile func(context.Context, *servingv1.Configura
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := NewWorld(clients, settings.NewStore(nil), record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "sys", "cluster.local")
+	w := NewManager(clients, settings.NewStore(nil), record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "sys", "cluster.local")
 	return &frame{store, w, Kind[*servingv1.Configuration]{
-		Name: "configuration", Informer: w.EbbInformers.Serving().V1().Configurations().Informer(), World: w,
+		Name: "configuration", Informer: w.EbbInformers.Serving().V1().Configurations().Informer(), Manager: w,
 		Client:    func(ns string) Client[*servingv1.Configuration] { return w.Ebb.ServingV1().Configurations(ns) },
 		Reconcile: reconcile,
 	}}
@@ -68,7 +68,7 @@ func (f *frame) run(t *testing.T, controllers []*Controller, o Options) {
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
 	}
-	go func() { ended <- f.world.Run(ctx, controllers, o) }()
+	go func() { ended <- f.mgr.Run(ctx, controllers, o) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -78,7 +78,7 @@ func (f *frame) run(t *testing.T, controllers []*Controller, o Options) {
 }
 
 func (f *frame) status(name string) *servingv1.ConfigurationStatus {
-	object, err := f.world.Ebb.ServingV1().Configurations("ns").Get(context.Background(), name, metav1.GetOptions{})
+	object, err := f.mgr.Ebb.ServingV1().Configurations("ns").Get(context.Background(), name, metav1.GetOptions{})
 	if err != nil {
 		return &servingv1.ConfigurationStatus{}
 	}
@@ -188,7 +188,7 @@ func TestANamespaceThatIsBeingDeletedIsNoFailure(t *testing.T) {
 		t.Errorf("it is tried again, for the %d. time", n)
 	}
 	select {
-	case event := <-f.world.Events.(*record.FakeRecorder).Events:
+	case event := <-f.mgr.Events.(*record.FakeRecorder).Events:
 		t.Errorf("an event in a namespace that takes none: %s", event)
 	default:
 	}
@@ -212,15 +212,15 @@ func TestAChangedSettingReconcilesEverything(t *testing.T) {
 	seen := make(chan int64, 100)
 	var f *frame
 	f = newFrame(t, func(_ context.Context, _ *servingv1.Configuration) (time.Duration, error) {
-		seen <- f.world.Settings.Load().GC.MinNonActiveRevisions
+		seen <- f.mgr.Settings.Load().GC.MinNonActiveRevisions
 		return 0, nil
 	})
 	f.store.Put(configurations, configuration("c"))
 	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
 	<-seen
-	changed := *f.world.Settings.Load()
+	changed := *f.mgr.Settings.Load()
 	changed.GC.MinNonActiveRevisions = 77
-	f.world.Settings.Set(&changed)
+	f.mgr.Settings.Set(&changed)
 	for <-seen != 77 {
 	}
 }
@@ -250,7 +250,7 @@ func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 	ctx, leave := context.WithCancel(context.Background())
 	left := make(chan error, 1)
 	go func() {
-		left <- f.world.Run(ctx, []*Controller{f.kind.Controller()}, Options{Identity: "one", Timeout: time.Minute, Leases: leases,
+		left <- f.mgr.Run(ctx, []*Controller{f.kind.Controller()}, Options{Identity: "one", Timeout: time.Minute, Leases: leases,
 			Metrics: NewMetrics(prometheus.NewRegistry())})
 	}()
 	all := func(replica string) func() bool {
@@ -267,7 +267,7 @@ func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 	}
 	eventually.True(t, "one replica alone does everything", all("one"))
 
-	second := NewWorld(Clients{f.world.Kube, f.world.Ebb, f.world.Gateways, nil}, f.world.Settings, f.world.Events, f.world.Log, "sys", "cluster.local")
+	second := NewManager(Clients{f.mgr.Kube, f.mgr.Ebb, f.mgr.Gateways, nil}, f.mgr.Settings, f.mgr.Events, f.mgr.Log, "sys", "cluster.local")
 	kind := f.kind
 	kind.Informer = second.EbbInformers.Serving().V1().Configurations().Informer()
 	kind.Reconcile = reconcile("two")
@@ -291,9 +291,9 @@ func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 func TestTheControllerFollowsConfigLeaderElection(t *testing.T) {
 	f := newFrame(t, func(context.Context, *servingv1.Configuration) (time.Duration, error) { return 0, nil })
 	change := func(do func(*settings.LeaderElection)) {
-		changed := *f.world.Settings.Load()
+		changed := *f.mgr.Settings.Load()
 		do(&changed.LeaderElection)
-		f.world.Settings.Set(&changed)
+		f.mgr.Settings.Set(&changed)
 	}
 	leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 	type state struct {
@@ -301,7 +301,7 @@ func TestTheControllerFollowsConfigLeaderElection(t *testing.T) {
 		seconds          int64
 	}
 	get := func(name string) (s state) {
-		if l := f.store.Get(leases, f.world.SystemNamespace, name); l != nil {
+		if l := f.store.Get(leases, f.mgr.SystemNamespace, name); l != nil {
 			s.holder, _, _ = unstructured.NestedString(l.Object, "spec", "holderIdentity")
 			s.acquired, _, _ = unstructured.NestedString(l.Object, "spec", "acquireTime")
 			s.seconds, _, _ = unstructured.NestedInt64(l.Object, "spec", "leaseDurationSeconds")
@@ -310,8 +310,8 @@ func TestTheControllerFollowsConfigLeaderElection(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- f.world.Run(t.Context(), []*Controller{f.kind.Controller()}, Options{Identity: "one", Timeout: time.Minute,
-			SettingsWithin: 10000 * time.Hour, Leases: f.world.Settings.Leases("controller", "controller."),
+		ended <- f.mgr.Run(t.Context(), []*Controller{f.kind.Controller()}, Options{Identity: "one", Timeout: time.Minute,
+			SettingsWithin: 10000 * time.Hour, Leases: f.mgr.Settings.Leases("controller", "controller."),
 			Metrics: NewMetrics(prometheus.NewRegistry())})
 	}()
 	const name = "controller.00-of-01"
@@ -384,12 +384,12 @@ func TestFinalizersAreSetRunAndRemoved(t *testing.T) {
 	f.store.Put(configurations, configuration("c"))
 	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
 	eventually.True(t, "the finalizer is there", func() bool { return len(f.store.Get(configurations, "ns", "c").GetFinalizers()) == 1 })
-	if err := f.world.Ebb.ServingV1().Configurations("ns").Delete(context.Background(), "c", metav1.DeleteOptions{}); err != nil {
+	if err := f.mgr.Ebb.ServingV1().Configurations("ns").Delete(context.Background(), "c", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	<-finalized
 	eventually.True(t, "the object is gone", func() bool {
-		_, err := f.world.Ebb.ServingV1().Configurations("ns").Get(context.Background(), "c", metav1.GetOptions{})
+		_, err := f.mgr.Ebb.ServingV1().Configurations("ns").Get(context.Background(), "c", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 }
@@ -428,7 +428,7 @@ func TestAStatusIsHeldBackOnlyWhileItShowsProgress(t *testing.T) {
 		{"a clock that is ahead", "Ready=Unknown", "Ready=Unknown/Later", -time.Hour, 0},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
-			k := Kind[*servingv1.Service]{World: &World{Now: func() time.Time { return now }},
+			k := Kind[*servingv1.Service]{Manager: &Manager{Now: func() time.Time { return now }},
 				MayHold: func(_, _ *servingv1.Service) bool { return true }}
 			before, after := &servingv1.Service{}, &servingv1.Service{}
 			before.CreationTimestamp = metav1.NewTime(now.Add(-max(tt.age, 0)))
@@ -446,9 +446,9 @@ func TestAStatusIsHeldBackOnlyWhileItShowsProgress(t *testing.T) {
 
 func TestWhileItIsBusyTheControllerHoldsProgressBackForLonger(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	w := &World{Now: func() time.Time { return now }}
+	w := &Manager{Now: func() time.Time { return now }}
 	w.running.Store(int64(busyAt * runtime.GOMAXPROCS(0)))
-	k := Kind[*servingv1.Service]{World: w, MayHold: func(_, _ *servingv1.Service) bool { return true }}
+	k := Kind[*servingv1.Service]{Manager: w, MayHold: func(_, _ *servingv1.Service) bool { return true }}
 	for _, tt := range []struct {
 		age, hold time.Duration
 		ready     corev1.ConditionStatus
@@ -519,8 +519,8 @@ func TestAKeyRestsForAsLongAsItsReconcileTook(t *testing.T) {
 		}}
 		leases := NewLeases()
 		leases.win("", t.Context())
-		w := &World{}
-		r := runner{timeout: time.Minute, leases: leases, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), world: w}
+		w := &Manager{}
+		r := runner{timeout: time.Minute, leases: leases, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), mgr: w}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { r.work(ctx, c); close(ended) }()
@@ -559,7 +559,7 @@ func TestNothingIsReconciledInANamespaceThatIsBeingDeleted(t *testing.T) {
 	if namespace := <-reconciled; namespace != "stays" {
 		t.Errorf("reconciled in namespace %q", namespace)
 	}
-	if err := f.world.Ebb.ServingV1().Configurations("ns").Delete(t.Context(), "going", metav1.DeleteOptions{}); err != nil {
+	if err := f.mgr.Ebb.ServingV1().Configurations("ns").Delete(t.Context(), "going", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if namespace := <-finalized; namespace != "ns" {

@@ -18,7 +18,7 @@ import (
 )
 
 // How long a status that only shows progress may wait for the next one: the first status of a new
-// object, each later one, and any while the World is busy.
+// object, each later one, and any while the Manager is busy.
 const (
 	firstStatusWithin = 2 * time.Second
 	progressWithin    = 10 * time.Second
@@ -37,7 +37,7 @@ const (
 //	Unknown           Unknown          one is not True any more    now
 //	Unknown           Unknown          all are still True          progressWithin after a condition last changed
 //
-// While the World is busy, the last row and the third wait for up to busyStatusWithin.
+// While the Manager is busy, the last row and the third wait for up to busyStatusWithin.
 func (k Kind[T]) holdFor(before, after T) time.Duration {
 	if k.MayHold == nil || !k.MayHold(before, after) || sameStatus(before, after) {
 		return 0
@@ -56,14 +56,14 @@ func (k Kind[T]) holdFor(before, after T) time.Duration {
 			since = c.LastTransitionTime.Inner.Time
 		}
 	}
-	age := k.World.Now().Sub(since)
+	age := k.Manager.Now().Sub(since)
 	if age < 0 { // another clock set the time
 		return 0
 	}
 	if hold := limit - age; hold > 0 {
 		return hold
 	}
-	if age < busyStatusWithin && k.World.busy() {
+	if age < busyStatusWithin && k.Manager.busy() {
 		return firstStatusWithin
 	}
 	return 0
@@ -74,7 +74,7 @@ func (k Kind[T]) endGeneration(before, after T) {
 	status := after.GetStatus()
 	status.ObservedGeneration = after.GetGeneration()
 	for i := range status.Conditions {
-		status.Conditions[i].LastTransitionTime = apis.VolatileTime{Inner: metav1.NewTime(k.World.Now())}
+		status.Conditions[i].LastTransitionTime = apis.VolatileTime{Inner: metav1.NewTime(k.Manager.Now())}
 	}
 	conditions.KeepTransitionTimes(before.GetStatus(), status)
 }

@@ -146,9 +146,9 @@ const (
 	askAtOnce = 16
 )
 
-func newFollowers(w *reconcile.World) *followers {
+func newFollowers(mgr *reconcile.Manager) *followers {
 	f := &followers{client: &http.Client{Timeout: askWithin}, seen: map[string]bool{}}
-	if f.client.Transport = w.ToGateways; w.ToGateways == nil {
+	if f.client.Transport = mgr.ToGateways; mgr.ToGateways == nil {
 		f.client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: askWithin}).DialContext}
 	}
 	return f

@@ -59,25 +59,25 @@ const ofResting = "resting"
 
 // New returns the reconciler of what all resting hosts share. Its only key is the name of the
 // Service.
-func New(w *reconcile.World, seen *Seen) *reconcile.Controller {
-	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
-	activators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+names.ActivatorService).Discovery().V1().EndpointSlices()
-	silent := w.Named(w.SystemNamespace, wire.SilentNodes).Coordination().V1().Leases()
-	routes := w.EbbInformers.Serving().V1().Routes().Informer()
+func New(mgr *reconcile.Manager, seen *Seen) *reconcile.Controller {
+	httpRoutes := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
+	activators := mgr.Kubernetes(mgr.SystemNamespace, discoveryv1.LabelServiceName+"="+names.ActivatorService).Discovery().V1().EndpointSlices()
+	silent := mgr.Named(mgr.SystemNamespace, wire.SilentNodes).Coordination().V1().Leases()
+	routes := mgr.EbbInformers.Serving().V1().Routes().Informer()
 	r := &reconciler{
-		kube: w.Kube, client: w.Gateways, settings: w.Settings, system: w.SystemNamespace, clusterDomain: w.ClusterDomain,
-		namespaces: w.Kubernetes("", "").Core().V1().Namespaces().Lister(),
+		kube: mgr.Kube, client: mgr.Gateways, settings: mgr.Settings, system: mgr.SystemNamespace, clusterDomain: mgr.ClusterDomain,
+		namespaces: mgr.Kubernetes("", "").Core().V1().Namespaces().Lister(),
 		httpRoutes: reconcile.IndexBy(httpRoutes, ofResting, func(h *gatewayv1.HTTPRoute) (keys []string) {
 			for _, label := range []string{names.CommonLabel, names.BridgeLabel} {
-				if h.Namespace == w.SystemNamespace && h.Labels[label] != "" {
+				if h.Namespace == mgr.SystemNamespace && h.Labels[label] != "" {
 					keys = append(keys, label)
 				}
 			}
 			return keys
 		}),
-		activators: activators.Lister(), silent: silent.Lister(), plans: plans{gateway.NewPlanned(routes), routes.GetIndexer()}, followers: newFollowers(w), seen: seen, now: w.Now,
+		activators: activators.Lister(), silent: silent.Lister(), plans: plans{gateway.NewPlanned(routes), routes.GetIndexer()}, followers: newFollowers(mgr), seen: seen, now: mgr.Now,
 	}
-	only := reconcile.Key{Namespace: w.SystemNamespace, Name: plan.Resting}
+	only := reconcile.Key{Namespace: mgr.SystemNamespace, Name: plan.Resting}
 	keys := func() []reconcile.Key { return []reconcile.Key{only} }
 	c := &reconcile.Controller{Name: "resting", Workers: 1, Reconcile: r.reconcile, Keys: keys, Background: seen.Run}
 	seen.Tell(func() { c.Enqueue(only) })

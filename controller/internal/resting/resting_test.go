@@ -105,7 +105,7 @@ func TestWhatRestingHostsShareIsThereWhileTheyMayRest(t *testing.T) {
 			"labels": map[string]any{"kubernetes.io/service-name": "activator-service"}},
 		"endpoints": []any{map[string]any{"addresses": []any{"10.0.0.1"}}, map[string]any{"addresses": []any{"10.0.0.2"}}}}})
 	on := settings.NewStore(parsed(t, map[string]string{"resting-routes": "Enabled"}, nil))
-	world := reconcile.NewWorld(clients, on, record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	world := reconcile.NewManager(clients, on, record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	activators := &way{}
 	activators.older.Store(true)
 	world.ToGateways = activators

@@ -47,13 +47,13 @@ type Seen struct {
 }
 
 // NewSeen returns what tells which common HTTPRoutes the gateways have, while it runs.
-func NewSeen(w *reconcile.World) *Seen {
-	s := &Seen{settings: w.Settings, system: w.SystemNamespace, clusterDomain: w.ClusterDomain, finder: gateway.NewFinder(w.Kube, w.Now),
-		dynamic: w.Dynamic, again: make(chan struct{}, 1),
+func NewSeen(mgr *reconcile.Manager) *Seen {
+	s := &Seen{settings: mgr.Settings, system: mgr.SystemNamespace, clusterDomain: mgr.ClusterDomain, finder: gateway.NewFinder(mgr.Kube, mgr.Now),
+		dynamic: mgr.Dynamic, again: make(chan struct{}, 1),
 		live: map[common]bool{}, pods: map[common]string{}}
 	s.prober = ready.New(s.finder, func(types.NamespacedName) { s.lookAgain() })
-	if w.ToGateways != nil {
-		s.prober.Through(w.ToGateways)
+	if mgr.ToGateways != nil {
+		s.prober.Through(mgr.ToGateways)
 	}
 	return s
 }

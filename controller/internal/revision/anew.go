@@ -57,12 +57,12 @@ func anewAfter(rev *servingv1.Revision, o observation, s *settings.Snapshot, now
 func (r *reconciler) anew(ctx context.Context, rev *servingv1.Revision, o observation) error {
 	options := together(&o.autoscaler.ObjectMeta)
 	options.Preconditions.ResourceVersion = nil
-	if err := apply.Delete(ctx, r.world.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", o.autoscaler, options); err != nil {
+	if err := apply.Delete(ctx, r.mgr.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", o.autoscaler, options); err != nil {
 		return err
 	}
-	if err := apply.Delete(ctx, r.world.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", o.deployment, together(&o.deployment.ObjectMeta)); err != nil {
+	if err := apply.Delete(ctx, r.mgr.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", o.deployment, together(&o.deployment.ObjectMeta)); err != nil {
 		return err
 	}
-	r.world.Events.Event(rev, corev1.EventTypeNormal, "TriedAnew", "The revision was given up, and is tried anew: what it lacked may be there")
+	r.mgr.Events.Event(rev, corev1.EventTypeNormal, "TriedAnew", "The revision was given up, and is tried anew: what it lacked may be there")
 	return nil
 }

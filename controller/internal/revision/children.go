@@ -32,10 +32,10 @@ func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s 
 	if err != nil {
 		return nil, err
 	}
-	after, outcome, err := apply.Child(ctx, r.world.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", rev,
+	after, outcome, err := apply.Child(ctx, r.mgr.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", rev,
 		have, found, want, mergeDeployment)
 	if outcome == apply.Created && err == nil {
-		r.world.Events.Eventf(rev, corev1.EventTypeNormal, "Created", "Created Deployment %q", after.Name)
+		r.mgr.Events.Eventf(rev, corev1.EventTypeNormal, "Created", "Created Deployment %q", after.Name)
 	}
 	if err != nil && found {
 		return have, err // its pods still run and tell their state
@@ -54,7 +54,7 @@ func (r *reconciler) autoscaler(ctx context.Context, rev *servingv1.Revision, ha
 	if wasUp && have == nil {
 		want.Annotations[names.InitializedAnnotation] = "true"
 	}
-	after, _, err := apply.Child(ctx, r.world.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", rev,
+	after, _, err := apply.Child(ctx, r.mgr.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", rev,
 		have, have != nil, want, mergePodAutoscaler)
 	if err != nil && have != nil {
 		return have, err

@@ -84,7 +84,7 @@ func (r *reconciler) park(ctx context.Context, rev *servingv1.Revision, wasUp bo
 	if err := r.mark(ctx, rev, how); err != nil {
 		return err
 	}
-	r.world.Events.Event(rev, corev1.EventTypeNormal, "Parked", "No Route leads to this Revision and it has no pods: its children are deleted until a Route does")
+	r.mgr.Events.Event(rev, corev1.EventTypeNormal, "Parked", "No Route leads to this Revision and it has no pods: its children are deleted until a Route does")
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (r *reconciler) mark(ctx context.Context, rev *servingv1.Revision, value an
 	if err != nil {
 		return err
 	}
-	_, err = r.world.Ebb.ServingV1().Revisions(rev.Namespace).Patch(ctx, rev.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = r.mgr.Ebb.ServingV1().Revisions(rev.Namespace).Patch(ctx, rev.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("set the annotation of parked Revision %s/%s: %w", rev.Namespace, rev.Name, err)
 	}
@@ -119,14 +119,14 @@ func (r *reconciler) parked(ctx context.Context, rev *servingv1.Revision, s *set
 		// In this order, and the Deployment only in this version: if somebody has scaled it up
 		// since, it stays.
 		if hasDeployment && d.DeletionTimestamp.IsZero() {
-			if err := apply.Delete(ctx, r.world.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", d, together(&d.ObjectMeta)); err != nil {
+			if err := apply.Delete(ctx, r.mgr.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", d, together(&d.ObjectMeta)); err != nil {
 				return err
 			}
 		}
 		if hasAutoscaler && pa.DeletionTimestamp.IsZero() {
 			options := together(&pa.ObjectMeta)
 			options.Preconditions.ResourceVersion = nil
-			return apply.Delete(ctx, r.world.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", pa, options)
+			return apply.Delete(ctx, r.mgr.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", pa, options)
 		}
 		return nil
 	}

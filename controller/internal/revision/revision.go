@@ -43,7 +43,7 @@ import (
 const Selector = names.RevisionUIDLabel
 
 type reconciler struct {
-	world          *reconcile.World
+	mgr            *reconcile.Manager
 	keys           *podKeys
 	looker         *looker
 	digests        *digest.Resolver
@@ -63,16 +63,16 @@ type reconciler struct {
 
 // New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which
 // comes from the key that tokenKey returns.
-func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *reconcile.Controller {
-	serving, made, published := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector), w.Kubernetes("", names.ServerlessServiceLabel)
+func New(mgr *reconcile.Manager, tokenKey func() []byte, digests *digest.Resolver) *reconcile.Controller {
+	serving, made, published := mgr.EbbInformers.Serving().V1(), mgr.Kubernetes("", Selector), mgr.Kubernetes("", names.ServerlessServiceLabel)
 	services, slices := published.Core().V1().Services(), published.Discovery().V1().EndpointSlices()
-	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
-	pages := w.Kubernetes("", PageSelector).Core().V1().ConfigMaps()
-	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
+	autoscalers := mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
+	pages := mgr.Kubernetes("", PageSelector).Core().V1().ConfigMaps()
+	httpRoutes := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	r := &reconciler{
-		world: w, digests: digests, looker: newLooker(w.Kube, w.Now),
-		keys: newPodKeys(w.Kube, tokenKey, w.Now, serving.Revisions().Lister(), func(ctx context.Context, namespace string) (bool, error) {
-			list, err := w.Ebb.ServingV1().Revisions(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		mgr: mgr, digests: digests, looker: newLooker(mgr.Kube, mgr.Now),
+		keys: newPodKeys(mgr.Kube, tokenKey, mgr.Now, serving.Revisions().Lister(), func(ctx context.Context, namespace string) (bool, error) {
+			list, err := mgr.Ebb.ServingV1().Revisions(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 			return err != nil || len(list.Items) > 0, err
 		}),
 		deployments: made.Apps().V1().Deployments().Lister(),
@@ -86,8 +86,8 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 		routes:         serving.Routes().Lister(), pages: pages.Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Revision]{
-		Name: "revision", Informer: serving.Revisions().Informer(), World: w,
-		Client:    func(ns string) reconcile.Client[*servingv1.Revision] { return w.Ebb.ServingV1().Revisions(ns) },
+		Name: "revision", Informer: serving.Revisions().Informer(), Manager: mgr,
+		Client:    func(ns string) reconcile.Client[*servingv1.Revision] { return mgr.Ebb.ServingV1().Revisions(ns) },
 		Reconcile: r.reconcile,
 		// Once the Deployment has the digests, they must not be forgotten: the tag may move.
 		MayHold: func(before, after *servingv1.Revision) bool {
@@ -118,11 +118,11 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 			c.Enqueue(reconcile.Key{Namespace: after.(*servingv1.Route).Namespace, Name: name})
 		}
 	}})
-	w.Refusals.Tell(c.Enqueue)
+	mgr.Refusals.Tell(c.Enqueue)
 	named := indexNamed(serving.Revisions().Informer())
 	c.Watch(serving.Routes().Informer(), named(byFallback))
 	c.Watch(pages.Informer(), named(byPage))
-	r.certificates = certificate.New(w, c, inNamespace(serving.Revisions().Informer()))
+	r.certificates = certificate.New(mgr, c, inNamespace(serving.Revisions().Informer()))
 	c.Background = func(ctx context.Context) {
 		go r.keys.run(ctx)
 		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })
@@ -149,7 +149,7 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	before := rev.Status.DeepCopy()
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	manager.InitializeConditions()
-	s := r.world.Settings.Load()
+	s := r.mgr.Settings.Load()
 	// No revision begins without the key of its pods, and none that is up waits for it.
 	keyless := r.keys.ensure(ctx, rev.Namespace)
 	if keyless != nil && !before.GetCondition(servingv1.RevisionConditionResourcesAvailable).IsTrue() {
@@ -171,7 +171,7 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if !r.resolve(rev, s) {
 		return 0, nil
 	}
-	o := observation{template: &rev.Spec.PodSpec, now: r.world.Now(), reserve: rev.RoutingState() == names.RoutingReserve}
+	o := observation{template: &rev.Spec.PodSpec, now: r.mgr.Now(), reserve: rev.RoutingState() == names.RoutingReserve}
 	if o.newest, err = r.newest(rev); err != nil {
 		return 0, err
 	}
@@ -197,9 +197,9 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	judge(rev, o, s)
 	r.unreachable(rev, o.autoscaler)
 	if reconcile.BecameReady(before.Conditions, rev.Status.Conditions) {
-		r.world.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")
+		r.mgr.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")
 	}
-	if wait, ok := anewAfter(rev, o, s, r.world.Now()); ok && wait > 0 {
+	if wait, ok := anewAfter(rev, o, s, r.mgr.Now()); ok && wait > 0 {
 		return wait, nil
 	} else if ok {
 		return 0, r.anew(ctx, rev, o)
@@ -207,7 +207,7 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if o.initialized() && !o.wantsPods() && !shown(&rev.Status).none() {
 		look = o.rests()
 	}
-	wait, ok := parkable(rev, o, s, r.world.Now())
+	wait, ok := parkable(rev, o, s, r.mgr.Now())
 	switch {
 	case !ok || !equality.Semantic.DeepEqual(before, &rev.Status): // the write of the status causes the next reconcile
 		return look, nil
@@ -258,7 +258,7 @@ func (r *reconciler) resolve(rev *servingv1.Revision, s *settings.Snapshot) bool
 	if answer.Unresolved != nil {
 		manager.SetCondition(apis.Condition{Type: conditionDigestsResolved, Status: corev1.ConditionFalse,
 			Severity: apis.ConditionSeverityInfo, Reason: "ResolutionFailed", Message: answer.Unresolved.Error()})
-		r.world.Events.Event(rev, corev1.EventTypeWarning, "DigestResolutionFailed", answer.Unresolved.Error())
+		r.mgr.Events.Event(rev, corev1.EventTypeWarning, "DigestResolutionFailed", answer.Unresolved.Error())
 	}
 	return true
 }
@@ -269,7 +269,7 @@ const conditionDigestsResolved apis.ConditionType = "DigestsResolved"
 
 func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Inputs {
 	return Inputs{
-		Settings: s, SystemNamespace: r.world.SystemNamespace, ClusterDomain: r.world.ClusterDomain,
+		Settings: s, SystemNamespace: r.mgr.SystemNamespace, ClusterDomain: r.mgr.ClusterDomain,
 		// A pod does not start before the Secret that it mounts exists.
 		TLS:     s.Network.SystemInternalTLS && r.certificates.Ready(rev.Namespace, names.NamespaceCertificate),
 		KeyName: r.keys.name(rev.Namespace),
@@ -293,7 +293,7 @@ func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 // unreachable tells that the API server refuses what leads to the revision, or what scales it. What
 // was up already goes on serving.
 func (r *reconciler) unreachable(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler) {
-	why := r.world.Refusals.Of(reconcile.Key{Namespace: rev.Namespace, Name: names.PodAutoscaler(rev.Name)})
+	why := r.mgr.Refusals.Of(reconcile.Key{Namespace: rev.Namespace, Name: names.PodAutoscaler(rev.Name)})
 	if why == "" || pa == nil {
 		return
 	}

@@ -13,8 +13,8 @@ import (
 
 // Rollouts is a metric of the rollouts that are under way, and of those that went back, for each
 // namespace that has one or a Route with a guard. Each replica of the controller tells all.
-func Rollouts(w *reconcile.World) prometheus.Collector {
-	return rollouts{w.EbbInformers.Serving().V1().Routes().Lister()}
+func Rollouts(mgr *reconcile.Manager) prometheus.Collector {
+	return rollouts{mgr.EbbInformers.Serving().V1().Routes().Lister()}
 }
 
 type rollouts struct{ routes listers.RouteLister }
@@ -61,8 +61,8 @@ func (r rollouts) Collect(out chan<- prometheus.Metric) {
 
 // Resting is a metric of the Routes whose plans activators follow. Each replica of the controller
 // tells all.
-func Resting(w *reconcile.World) prometheus.Collector {
-	planned := gateway.NewPlanned(w.EbbInformers.Serving().V1().Routes().Informer())
+func Resting(mgr *reconcile.Manager) prometheus.Collector {
+	planned := gateway.NewPlanned(mgr.EbbInformers.Serving().V1().Routes().Informer())
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ebb_resting_routes",
 		Help: "Routes whose plans activators follow. Their hosts rest, or may rest when nobody sends much to them."},
 		func() float64 { return float64(planned.Len()) })

@@ -102,36 +102,36 @@ func (r *rests) forget(key reconcile.Key) {
 	r.activators.Forget(key)
 }
 
-func newRests(w *reconcile.World, c *reconcile.Controller, seen *shared.Seen) *rests {
+func newRests(mgr *reconcile.Manager, c *reconcile.Controller, seen *shared.Seen) *rests {
 	seen.Tell(func() { c.EnqueueAll(coveredWithin) })
 	r := &rests{
 		seen:        seen,
-		activators:  ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) }),
-		bridges:     reconcile.IndexByLabel[*gatewayv1.HTTPRoute](w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), names.BridgeLabel),
-		foreign:     gateway.NewForeign(w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), w.SystemNamespace),
-		autoscalers: w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Lister(),
-		mappings: reconcile.IndexBy(w.EbbInformers.Serving().V1beta1().DomainMappings().Informer(), "referred", func(dm *v1beta1.DomainMapping) []string {
+		activators:  ready.New(gateway.NewFinder(mgr.Kube, mgr.Now), func(key types.NamespacedName) { c.Enqueue(key) }),
+		bridges:     reconcile.IndexByLabel[*gatewayv1.HTTPRoute](mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), names.BridgeLabel),
+		foreign:     gateway.NewForeign(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), mgr.SystemNamespace),
+		autoscalers: mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Lister(),
+		mappings: reconcile.IndexBy(mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer(), "referred", func(dm *v1beta1.DomainMapping) []string {
 			return []string{dm.Spec.Ref.Name}
 		}),
 		courses: map[reconcile.Key]*course{},
 	}
-	if w.ToGateways != nil {
-		r.activators.Through(w.ToGateways)
+	if mgr.ToGateways != nil {
+		r.activators.Through(mgr.ToGateways)
 	}
 	return r
 }
 
 // watchRests reconciles the Routes for which something changed that decides whether they rest.
-func watchRests(c *reconcile.Controller, w *reconcile.World, naming func(targets ...string) []reconcile.Key) {
-	on := func() bool { return w.Settings.Load().Gateway.Resting }
-	c.Watch(w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), func(object any) []reconcile.Key {
+func watchRests(c *reconcile.Controller, mgr *reconcile.Manager, naming func(targets ...string) []reconcile.Key) {
+	on := func() bool { return mgr.Settings.Load().Gateway.Resting }
+	c.Watch(mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), func(object any) []reconcile.Key {
 		pa, ok := object.(*autoscalingv1alpha1.PodAutoscaler)
 		if !ok || !on() {
 			return nil
 		}
 		return naming(revisionTarget(pa.Namespace, pa.Name), configurationTarget(pa.Namespace, pa.Labels[names.ConfigurationLabel]))
 	})
-	c.Watch(w.EbbInformers.Serving().V1beta1().DomainMappings().Informer(), func(object any) []reconcile.Key {
+	c.Watch(mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer(), func(object any) []reconcile.Key {
 		dm, ok := object.(*v1beta1.DomainMapping)
 		if !ok || !on() {
 			return nil
@@ -140,7 +140,7 @@ func watchRests(c *reconcile.Controller, w *reconcile.World, naming func(targets
 	})
 	// Which Routes the HTTPRoutes of others concern, their hosts do not tell: they may be
 	// wildcards.
-	foreign := gateway.NewForeign(w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), w.SystemNamespace)
+	foreign := gateway.NewForeign(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), mgr.SystemNamespace)
 	all := func(object any) {
 		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 			object = gone.Obj
@@ -149,7 +149,7 @@ func watchRests(c *reconcile.Controller, w *reconcile.World, naming func(targets
 			c.EnqueueAll(coveredWithin)
 		}
 	}
-	if _, err := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+	if _, err := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(object any, existed bool) {
 			if !existed {
 				all(object)
@@ -164,8 +164,8 @@ func watchRests(c *reconcile.Controller, w *reconcile.World, naming func(targets
 	}); err != nil {
 		panic(fmt.Sprintf("watch for the HTTPRoutes of others: %v", err)) // only a stopped informer refuses
 	}
-	c.Watch(w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), func(object any) []reconcile.Key {
-		if h, ok := object.(*gatewayv1.HTTPRoute); ok && h.Namespace == w.SystemNamespace && h.Labels[names.BridgeLabel] != "" {
+	c.Watch(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), func(object any) []reconcile.Key {
+		if h, ok := object.(*gatewayv1.HTTPRoute); ok && h.Namespace == mgr.SystemNamespace && h.Labels[names.BridgeLabel] != "" {
 			key, _ := shared.Route(h)
 			return []reconcile.Key{key}
 		}

@@ -76,28 +76,28 @@ type reconciler struct {
 }
 
 // New returns the reconciler of Routes. seen tells which hosts may rest.
-func New(w *reconcile.World, seen *shared.Seen) *reconcile.Controller {
-	serving := w.EbbInformers.Serving().V1()
-	placeholders := w.Kubernetes("", names.RouteLabel).Core().V1().Services()
-	public := w.Kubernetes("", names.ServerlessServiceLabel).Core().V1().Services()
-	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes()
+func New(mgr *reconcile.Manager, seen *shared.Seen) *reconcile.Controller {
+	serving := mgr.EbbInformers.Serving().V1()
+	placeholders := mgr.Kubernetes("", names.RouteLabel).Core().V1().Services()
+	public := mgr.Kubernetes("", names.ServerlessServiceLabel).Core().V1().Services()
+	httpRoutes := mgr.GatewayInformers.Gateway().V1().HTTPRoutes()
 	routes := serving.Routes().Informer()
 	r := &reconciler{
-		kube: w.Kube, gateways: w.Gateways, settings: w.Settings, clusterDomain: w.ClusterDomain,
+		kube: mgr.Kube, gateways: mgr.Gateways, settings: mgr.Settings, clusterDomain: mgr.ClusterDomain,
 		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
-		services: placeholders.Lister(), public: public.Lister(), httpRoutes: httpRoutes.Lister(), now: w.Now,
+		services: placeholders.Lister(), public: public.Lister(), httpRoutes: httpRoutes.Lister(), now: mgr.Now,
 		ownPlaceholders: reconcile.IndexByLabel[*corev1.Service](placeholders.Informer(), names.RouteLabel),
 		ownHTTPRoutes:   reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
-		system:          w.SystemNamespace, grants: &grants{client: w.Gateways, system: w.SystemNamespace, now: w.Now, made: map[string]time.Time{}},
-		ebb: w.Ebb, events: w.Events,
+		system:          mgr.SystemNamespace, grants: &grants{client: mgr.Gateways, system: mgr.SystemNamespace, now: mgr.Now, made: map[string]time.Time{}},
+		ebb: mgr.Ebb, events: mgr.Events,
 	}
-	r.asks.view, r.heard = askView(w.Kube), r.asks.take
+	r.asks.view, r.heard = askView(mgr.Kube), r.asks.take
 	if err := routes.AddIndexers(cache.Indexers{byTarget: targetsOf}); err != nil {
 		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
 	}
 	c := reconcile.Kind[*servingv1.Route]{
-		Name: "route", Informer: routes, World: w,
-		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
+		Name: "route", Informer: routes, Manager: mgr,
+		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return mgr.Ebb.ServingV1().Routes(ns) },
 		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key); r.forget(key); r.rests.forget(key) },
 		// Once there is a plan, its traffic and the progress of a rollout are shown at once, and
 		// activators are told at once.
@@ -105,14 +105,14 @@ func New(w *reconcile.World, seen *shared.Seen) *reconcile.Controller {
 			return len(before.Status.Traffic) == 0 && before.Status.Annotations[names.PlanAnnotation] == after.Status.Annotations[names.PlanAnnotation]
 		},
 	}.Controller()
-	r.certificates = certificate.New(w, c, certificate.Concerns(routes, "Route"))
-	r.listeners = gateway.NewListeners(w, c, "Route")
-	r.hosts = gateway.NewHosts(w, r.listeners)
-	r.prober = gateway.NewProber(w, c)
+	r.certificates = certificate.New(mgr, c, certificate.Concerns(routes, "Route"))
+	r.listeners = gateway.NewListeners(mgr, c, "Route")
+	r.hosts = gateway.NewHosts(mgr, r.listeners)
+	r.prober = gateway.NewProber(mgr, c)
 	r.asks.wake = c.Enqueue
-	r.namespaces = w.Kubernetes("", "").Core().V1().Namespaces().Lister()
+	r.namespaces = mgr.Kubernetes("", "").Core().V1().Namespaces().Lister()
 	probe, others := c.Background, c.Others
-	r.rests = newRests(w, c, seen)
+	r.rests = newRests(mgr, c, seen)
 	c.Background = func(ctx context.Context) {
 		var asking sync.WaitGroup
 		asking.Go(func() { r.asks.run(ctx) })
@@ -125,7 +125,7 @@ func New(w *reconcile.World, seen *shared.Seen) *reconcile.Controller {
 	c.Watch(placeholders.Informer(), reconcile.Label(names.RouteLabel))
 	c.Watch(httpRoutes.Informer(), r.ofSameHosts)
 	c.Watch(routes, r.withSameHosts)
-	watchRests(c, w, naming(routes.GetIndexer()))
+	watchRests(c, mgr, naming(routes.GetIndexer()))
 	return c
 }
 

@@ -168,7 +168,7 @@ func setThrough(t *testing.T, way func(http.RoundTripper) http.RoundTripper) *st
 		t.Fatal(err)
 	}
 	s.settings = settings.NewStore(snapshot)
-	world := reconcile.NewWorld(clients, s.settings, record.NewFakeRecorder(1000),
+	world := reconcile.NewManager(clients, s.settings, record.NewFakeRecorder(1000),
 		slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	controller := New(world, resting.NewSeen(world))
 	ctx, cancel := context.WithCancel(t.Context())

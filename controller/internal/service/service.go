@@ -39,17 +39,17 @@ type reconciler struct {
 }
 
 // New returns the reconciler of Services.
-func New(w *reconcile.World) *reconcile.Controller {
-	serving := w.EbbInformers.Serving().V1()
+func New(mgr *reconcile.Manager) *reconcile.Controller {
+	serving := mgr.EbbInformers.Serving().V1()
 	r := &reconciler{
-		client: w.Ebb, settings: w.Settings, events: w.Events, clusterDomain: w.ClusterDomain,
+		client: mgr.Ebb, settings: mgr.Settings, events: mgr.Events, clusterDomain: mgr.ClusterDomain,
 		configurations: serving.Configurations().Lister(),
 		routes:         serving.Routes().Lister(),
 		revisions:      serving.Revisions().Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Service]{
-		Name: "service", Informer: serving.Services().Informer(), World: w,
-		Client:    func(ns string) reconcile.Client[*servingv1.Service] { return w.Ebb.ServingV1().Services(ns) },
+		Name: "service", Informer: serving.Services().Informer(), Manager: mgr,
+		Client:    func(ns string) reconcile.Client[*servingv1.Service] { return mgr.Ebb.ServingV1().Services(ns) },
 		Reconcile: r.reconcile, MayHold: func(_, _ *servingv1.Service) bool { return true }, NewWait: true,
 	}.Controller()
 	// Children have the Service's name. So do objects of others that are in their place, and the

@@ -31,8 +31,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// World is what reconcilers read and write: clients, caches and settings. A process has one World.
-type World struct {
+// Manager is what reconcilers read and write: clients, caches and settings. A process has one.
+type Manager struct {
 	Clients
 	Settings *settings.Store
 	Events   record.EventRecorder
@@ -62,40 +62,40 @@ type World struct {
 
 type selection struct{ namespace, name, labels string }
 
-// NewWorld returns a World whose caches are still empty.
-func NewWorld(clients Clients, store *settings.Store, events record.EventRecorder, log *slog.Logger,
-	systemNamespace, clusterDomain string) *World {
-	w := &World{
+// NewManager returns a Manager whose caches are still empty.
+func NewManager(clients Clients, store *settings.Store, events record.EventRecorder, log *slog.Logger,
+	systemNamespace, clusterDomain string) *Manager {
+	mgr := &Manager{
 		Clients: clients, Settings: store, Events: events, Log: log,
 		SystemNamespace: systemNamespace, ClusterDomain: clusterDomain, Now: time.Now,
 		EbbInformers:     ebbinformers.NewSharedInformerFactoryWithOptions(clients.Ebb, 0, ebbinformers.WithTransform(Trim)),
 		GatewayInformers: gatewayinformers.NewSharedInformerFactoryWithOptions(clients.Gateways, 0, gatewayinformers.WithTransform(Trim)),
 		kube:             map[selection]informers.SharedInformerFactory{},
 	}
-	w.namespaces = w.Kubernetes("", "").Core().V1().Namespaces().Informer()
-	return w
+	mgr.namespaces = mgr.Kubernetes("", "").Core().V1().Namespaces().Informer()
+	return mgr
 }
 
 // Kubernetes returns the informers of Kubernetes' own kinds for the objects in a namespace ("" is
 // all) that match a label selector. The same arguments return the same informers, so reconcilers
 // share a cache. Only Namespaces are watched without a selector: nobody wants every pod of a
 // cluster in memory.
-func (w *World) Kubernetes(namespace, labelSelector string) informers.SharedInformerFactory {
-	return w.selected(selection{namespace: namespace, labels: labelSelector})
+func (mgr *Manager) Kubernetes(namespace, labelSelector string) informers.SharedInformerFactory {
+	return mgr.selected(selection{namespace: namespace, labels: labelSelector})
 }
 
 // Named is Kubernetes for the objects with one name. A Role can allow to watch no other Secret.
-func (w *World) Named(namespace, name string) informers.SharedInformerFactory {
-	return w.selected(selection{namespace: namespace, name: name})
+func (mgr *Manager) Named(namespace, name string) informers.SharedInformerFactory {
+	return mgr.selected(selection{namespace: namespace, name: name})
 }
 
-func (w *World) selected(s selection) informers.SharedInformerFactory {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if f, ok := w.kube[s]; ok {
+func (mgr *Manager) selected(s selection) informers.SharedInformerFactory {
+	mgr.mu.Lock()
+	defer mgr.mu.Unlock()
+	if f, ok := mgr.kube[s]; ok {
 		return f
 	}
-	f := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(s.namespace),
+	f := informers.NewSharedInformerFactoryWithOptions(mgr.Kube, 0, informers.WithNamespace(s.namespace),
 		informers.WithTransform(Trim),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = s.labels
@@ -103,14 +103,14 @@ func (w *World) selected(s selection) informers.SharedInformerFactory {
 				o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, s.name).String()
 			}
 		}))
-	w.kube[s] = f
+	mgr.kube[s] = f
 	return f
 }
 
 // Terminating reports whether a namespace is being deleted. The API server then refuses every
 // creation in it.
-func (w *World) Terminating(namespace string) bool {
-	object, exists, err := w.namespaces.GetStore().GetByKey(namespace)
+func (mgr *Manager) Terminating(namespace string) bool {
+	object, exists, err := mgr.namespaces.GetStore().GetByKey(namespace)
 	if err != nil || !exists {
 		return false
 	}
@@ -118,11 +118,11 @@ func (w *World) Terminating(namespace string) bool {
 	return ok && m.GetDeletionTimestamp() != nil
 }
 
-// RecordEvents makes the World record Events as the given component until stop is called.
-func (w *World) RecordEvents(component string) (stop func()) {
+// RecordEvents makes the Manager record Events as the given component until stop is called.
+func (mgr *Manager) RecordEvents(component string) (stop func()) {
 	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(livingSink{events.Sink(w.Kube), w.Terminating})
-	w.Events = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: component})
+	broadcaster.StartRecordingToSink(livingSink{events.Sink(mgr.Kube), mgr.Terminating})
+	mgr.Events = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: component})
 	return broadcaster.Shutdown
 }
 
@@ -147,11 +147,11 @@ func (s livingSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, erro
 }
 
 // start runs every informer that a reconciler asked for and waits until all have listed.
-func (w *World) start(ctx context.Context) error {
-	w.mu.Lock()
-	optional := w.optional
-	w.mu.Unlock()
-	for _, f := range w.factories() {
+func (mgr *Manager) start(ctx context.Context) error {
+	mgr.mu.Lock()
+	optional := mgr.optional
+	mgr.mu.Unlock()
+	for _, f := range mgr.factories() {
 		f.Start(ctx.Done())
 	}
 	for _, o := range optional {
@@ -159,10 +159,10 @@ func (w *World) start(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, f := range w.factories() {
+	for _, f := range mgr.factories() {
 		for kind, ok := range f.WaitForCacheSync(ctx.Done()) {
 			if !ok {
-				return fmt.Errorf("cache of %v did not fill: %w", kind, context.Cause(ctx))
+				return fmt.Errorf("cache of %v did not fill: %mgr", kind, context.Cause(ctx))
 			}
 		}
 	}
@@ -176,11 +176,11 @@ type factory interface {
 	Shutdown()
 }
 
-func (w *World) factories() []factory {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := []factory{w.EbbInformers, w.GatewayInformers}
-	for _, f := range w.kube {
+func (mgr *Manager) factories() []factory {
+	mgr.mu.Lock()
+	defer mgr.mu.Unlock()
+	all := []factory{mgr.EbbInformers, mgr.GatewayInformers}
+	for _, f := range mgr.kube {
 		all = append(all, f)
 	}
 	return all
@@ -205,13 +205,13 @@ type Options struct {
 
 // Run starts the caches, then the workers of the controllers, then the elections, and runs until
 // ctx ends. It returns when all reconciles have ended and all leases are released.
-func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) error {
+func (mgr *Manager) Run(ctx context.Context, controllers []*Controller, o Options) error {
 	caches, stopCaches := context.WithCancel(context.WithoutCancel(ctx))
-	defer w.stop(controllers)
+	defer mgr.stop(controllers)
 	defer stopCaches()
 	// The end of ctx ends the wait for the caches. Once they are filled they outlive the workers.
 	keepCaches := context.AfterFunc(ctx, stopCaches)
-	if err := w.start(caches); err != nil {
+	if err := mgr.start(caches); err != nil {
 		return err
 	}
 	keepCaches()
@@ -229,23 +229,23 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 	defer fail(nil)
 	leasing, stopLeasing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLeasing()
-	runner := runner{timeout: o.Timeout, leases: leases, metrics: o.Metrics, log: w.Log, world: w}
-	w.controllers = controllers
+	runner := runner{timeout: o.Timeout, leases: leases, metrics: o.Metrics, log: mgr.Log, mgr: mgr}
+	mgr.controllers = controllers
 
 	var workers, elections sync.WaitGroup
 	var electionFailed error
 	for _, c := range controllers {
 		workers.Go(func() { runner.work(ctx, c) })
 	}
-	workers.Go(func() { w.followSettings(ctx, controllers, o.SettingsWithin) })
+	workers.Go(func() { mgr.followSettings(ctx, controllers, o.SettingsWithin) })
 	won := func(bucket string) { enqueue(controllers, leases, bucket) }
 	if o.Alone {
 		leases.win("", leasing)
 		won("")
 	} else {
 		telemetry.Leases(o.Metrics.registry, "controller", func() int { return len(buckets) }, leases.Held)
-		election := lease.Election{Client: w.Kube, Namespace: w.SystemNamespace, Identity: o.Identity, Buckets: buckets,
-			Scheme: o.Leases, Log: w.Log, Lost: leases.lose,
+		election := lease.Election{Client: mgr.Kube, Namespace: mgr.SystemNamespace, Identity: o.Identity, Buckets: buckets,
+			Scheme: o.Leases, Log: mgr.Log, Lost: leases.lose,
 			Won: func(bucket string, held context.Context) {
 				leases.win(bucket, held)
 				won(bucket)
@@ -274,8 +274,8 @@ func enqueue(controllers []*Controller, leases *Leases, bucket string) {
 }
 
 // stop ends the caches, and the queues, whose workers may not have started.
-func (w *World) stop(controllers []*Controller) {
-	for _, f := range w.factories() {
+func (mgr *Manager) stop(controllers []*Controller) {
+	for _, f := range mgr.factories() {
 		f.Shutdown()
 	}
 	for _, c := range controllers {
@@ -285,15 +285,15 @@ func (w *World) stop(controllers []*Controller) {
 }
 
 // followSettings reconciles everything after a setting changed.
-func (w *World) followSettings(ctx context.Context, controllers []*Controller, within time.Duration) {
-	_, replaced := w.Settings.Current()
+func (mgr *Manager) followSettings(ctx context.Context, controllers []*Controller, within time.Duration) {
+	_, replaced := mgr.Settings.Current()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-replaced:
 		}
-		_, replaced = w.Settings.Current()
+		_, replaced = mgr.Settings.Current()
 		for _, c := range controllers {
 			c.EnqueueAll(within)
 		}
