@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -16,21 +15,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"ebb.dev/ebb/api/autoscaling/v1alpha1"
-	"ebb.dev/ebb/api/client/informers/externalversions"
-	listers "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/client/versioned/scheme"
-	viewv1alpha1 "ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/alive"
 	"ebb.dev/ebb/autoscaler/internal/act"
 	"ebb.dev/ebb/autoscaler/internal/handover"
@@ -52,7 +44,6 @@ import (
 	"ebb.dev/ebb/internal/frontproxy"
 	"ebb.dev/ebb/internal/servingcert"
 	"ebb.dev/ebb/internal/telemetry"
-	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
@@ -77,7 +68,6 @@ const letGo = time.Second
 
 // process holds the parts of the autoscaler, built and not yet running.
 type process struct {
-	store    *settings.Store
 	autos    *autoscalers
 	election *lead.Election
 	handover *handover.Replica
@@ -88,7 +78,6 @@ type process struct {
 	memory   *tend.Budget
 	scraper  *ingest.Scraper
 	index    *pods.Index
-	pulled   func(ctx context.Context, namespace, pod string) bool
 	stats    http.Handler
 	records  *recall.Records
 	witness  *witness.Witness
@@ -126,7 +115,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	if err != nil {
 		return nil, fmt.Errorf("build client for scales: %w", err)
 	}
-	p := &process{store: store, events: record.NewBroadcaster(), c: c, keys: keys, clock: loop.Monotonic(), durations: observe(c.Registry)}
+	p := &process{events: record.NewBroadcaster(), c: c, keys: keys, clock: loop.Monotonic(), durations: observe(c.Registry)}
 	p.events.StartRecordingToSink(events.Sink(kube))
 	if p.autos, err = newAutoscalers(client); err != nil {
 		return nil, err
@@ -134,7 +123,6 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	if p.index, err = pods.NewIndex(kube); err != nil {
 		return nil, err
 	}
-	p.pulled = pods.Pulled(kube)
 	p.scraper = ingest.NewScraper(p.index.ToScrape)
 	p.scraper.Mesh = func() bool { return store.Load().Network.MeshAddressing() }
 	p.scraper.Port, p.scraper.Observe, p.scraper.Foreign = o.scrapePort, p.durations.scrape, func(loop.Key) { p.foreign.Add(1) }
@@ -155,7 +143,7 @@ func (p *process) changed(key loop.Key) { p.engine.Changed(key) }
 
 // decide builds what carries out decisions, and the loop that makes them.
 func (p *process) decide(scales kubernetes.Interface, client versioned.Interface) {
-	kube, store, clock, recorder, log := p.c.Kube, p.store, p.clock, p.recorder, p.c.Log
+	kube, store, clock, recorder, log := p.c.Kube, p.c.Settings, p.clock, p.recorder, p.c.Log
 	p.writer = act.New(scales, client.AutoscalingV1alpha1(), p.autos.get, p.election,
 		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
 		recorder, log)
@@ -245,129 +233,6 @@ func (p *process) listen(o options) {
 	}
 }
 
-// silentNodes returns the nodes with pods of a revision that do not answer.
-func (p *process) silentNodes(key loop.Key) (all []viewv1alpha1.SilentNode) {
-	for _, v := range p.nodes.Now() {
-		if n := p.index.On(key, v.Node); n > 0 {
-			all = append(all, viewv1alpha1.SilentNode{Name: v.Node, Pods: n, State: v.State.String(), Since: p.nodes.Since(v).UTC(), Reason: v.Reason})
-		}
-	}
-	return all
-}
-
-// listed lists the nodes with pods of services or an activator, and addresses there. That of an
-// activator is the first: no tenant can keep it from answering. Nodes of the agents that are
-// witnesses are listed, too: they count among those that answer. Where all pods and activators are
-// on this node, it lists none, because nothing is decided about that.
-func listed(self string, index *pods.Index, activators, agents func() map[string]string) func(maxEach int) map[string][]string {
-	return func(maxEach int) map[string][]string {
-		there := activators()
-		delete(there, self)
-		if len(there) == 0 && !index.Elsewhere(self) {
-			return nil
-		}
-		all := index.Nodes(maxEach)
-		for node, ip := range there {
-			all[node] = slices.Insert(all[node], 0, ip)
-		}
-		for node, ip := range agents() {
-			if _, other := all[node]; !other {
-				all[node] = []string{ip}
-			}
-		}
-		return all
-	}
-}
-
-// watchNodes makes what finds out which nodes have died.
-func watchNodes(kube kubernetes.Interface, o options, listed func(int) map[string][]string, clock func() time.Time, log *slog.Logger) *nodes.Watcher {
-	return &nodes.Watcher{Self: o.node, Pods: listed, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log, Lease: renewals(kube)}
-}
-
-// tellOfNode tells of a verdict in an event of the node. Of several replicas the first one does,
-// which also tells the controller. Each tells of a node that it calls lost, because it replaces
-// pods of its own revisions for that.
-func tellOfNode(recorder record.EventRecorder, v alive.Verdict, first bool) {
-	// As the kubelet does, by the name in place of the UID.
-	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: v.Node, UID: types.UID(v.Node)}
-	switch {
-	case v.State == alive.Lost:
-		recorder.Event(node, corev1.EventTypeWarning, "NodeLost", v.Reason)
-	case !first:
-	case v.State == alive.Silent:
-		recorder.Event(node, corev1.EventTypeWarning, "NodeSilent", v.Reason)
-	default:
-		recorder.Event(node, corev1.EventTypeNormal, "NodeAnswers", v.Reason)
-	}
-}
-
-// nodeAgents finds the node agents that run, by node.
-func nodeAgents(kube kubernetes.Interface, namespace string) func(context.Context) (map[string]netip.Addr, error) {
-	return func(ctx context.Context) (map[string]netip.Addr, error) {
-		list, err := kube.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
-			LabelSelector: discoveryv1.LabelServiceName + "=node-agent", ResourceVersion: "0"})
-		if err != nil {
-			return nil, fmt.Errorf("list the EndpointSlices of Service %s/node-agent: %w", namespace, err)
-		}
-		found := map[string]netip.Addr{}
-		for _, slice := range list.Items {
-			for _, e := range slice.Endpoints {
-				if e.NodeName == nil || len(e.Addresses) == 0 || e.Conditions.Ready != nil && !*e.Conditions.Ready {
-					continue
-				}
-				if address, err := netip.ParseAddr(e.Addresses[0]); err == nil {
-					found[*e.NodeName] = address
-				}
-			}
-		}
-		return found, nil
-	}
-}
-
-// renewals reads when the Lease of a node was renewed.
-func renewals(kube kubernetes.Interface) func(ctx context.Context, node string) (string, error) {
-	return func(ctx context.Context, node string) (string, error) {
-		lease, err := kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return "", fmt.Errorf("get the Lease of node %s: %w", node, err)
-		}
-		if lease.Spec.RenewTime == nil { // no kubelet wrote it
-			return "", fmt.Errorf("the Lease of node %s does not say when it was renewed", node)
-		}
-		return lease.Spec.RenewTime.String(), nil
-	}
-}
-
-func dialTCP(ctx context.Context, address string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp", address)
-}
-
-// durations observe how long things took.
-type durations struct {
-	scrape          func(d time.Duration, counted bool)
-	write, reaction func(time.Duration)
-}
-
-func observe(registry *prometheus.Registry) durations {
-	histogram := func(name, help string, first float64) prometheus.Histogram {
-		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help,
-			Buckets: prometheus.ExponentialBuckets(first, 2, 14)})
-		registry.MustRegister(h)
-		return h
-	}
-	scrapes := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kn_autoscaler_scrape_duration_seconds",
-		Help: "Time to scrape the sample of one revision's pods.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 13)}, []string{"counted"})
-	registry.MustRegister(scrapes)
-	counted := map[bool]prometheus.Observer{true: scrapes.WithLabelValues("true"), false: scrapes.WithLabelValues("false")}
-	writes := histogram("ebb_autoscaler_scale_write_seconds", "Time from the news that asks for another scale to the end of its write.", 0.001)
-	reaction := histogram("ebb_autoscaler_stat_decision_seconds", "Time from a stat's arrival to the decision that counts it.", 0.0001)
-	return durations{
-		scrape:   func(d time.Duration, ok bool) { counted[ok].Observe(d.Seconds()) },
-		write:    func(d time.Duration) { writes.Observe(d.Seconds()) },
-		reaction: func(d time.Duration) { reaction.Observe(d.Seconds()) },
-	}
-}
-
 // elect takes part in the election until ctx ends. The loop looks again at every PodAutoscaler when
 // a bucket changes hands.
 func (p *process) elect(ctx context.Context) error {
@@ -381,66 +246,6 @@ func (p *process) elect(ctx context.Context) error {
 	})
 }
 
-// autoscalers is the informer on PodAutoscalers.
-type autoscalers struct {
-	factory  externalversions.SharedInformerFactory
-	informer cache.SharedIndexInformer
-	lister   listers.PodAutoscalerLister
-}
-
-func newAutoscalers(client versioned.Interface) (*autoscalers, error) {
-	factory := externalversions.NewSharedInformerFactory(client, 0)
-	all := factory.Autoscaling().V1alpha1().PodAutoscalers()
-	err := all.Informer().SetTransform(func(o any) (any, error) {
-		if pa, ok := o.(*v1alpha1.PodAutoscaler); ok {
-			pa.ManagedFields = nil
-		}
-		return o, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("strip PodAutoscalers: %w", err)
-	}
-	return &autoscalers{factory, all.Informer(), all.Lister()}, nil
-}
-
-// get returns nil when there is none.
-func (a *autoscalers) get(namespace, name string) *v1alpha1.PodAutoscaler {
-	pa, err := a.lister.PodAutoscalers(namespace).Get(name)
-	if err != nil {
-		return nil
-	}
-	return pa
-}
-
-// start begins to watch and returns when all PodAutoscalers are known, or when ctx ends.
-func (a *autoscalers) start(ctx context.Context, changed func(loop.Key)) error {
-	if _, err := a.informer.AddEventHandler(autoscalerHandler(changed)); err != nil {
-		return fmt.Errorf("watch PodAutoscalers: %w", err)
-	}
-	a.factory.Start(ctx.Done())
-	cache.WaitForCacheSync(ctx.Done(), a.informer.HasSynced)
-	return nil
-}
-
-// autoscalerHandler reports changes of what the loop reads. The status is the loop's own write.
-func autoscalerHandler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs {
-	notice := func(o any) {
-		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-			o = gone.Obj
-		}
-		if pa, ok := o.(*v1alpha1.PodAutoscaler); ok {
-			changed(loop.Key{Namespace: pa.Namespace, Name: pa.Name})
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: notice, DeleteFunc: notice, UpdateFunc: func(before, after any) {
-		a, b := before.(*v1alpha1.PodAutoscaler), after.(*v1alpha1.PodAutoscaler)
-		if a.UID == b.UID && a.Generation == b.Generation && maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Labels, b.Labels) {
-			return
-		}
-		notice(after)
-	}}
-}
-
 // routes is the handler of the port for stats.
 func (p *process) routes(stats, views, incidents http.Handler) http.Handler {
 	owner := func(k loop.Key) (string, bool) { return p.election.Owner(k), p.election.Owns(k) }
@@ -450,7 +255,7 @@ func (p *process) routes(stats, views, incidents http.Handler) http.Handler {
 	peers := &report.Peers{Keys: p.handover.Keys}
 	mux.Handle(wire.PathViews, views)
 	mux.Handle(wire.PathIncidents, incidents)
-	mux.Handle(wire.PathBirths, report.Births{Peers: peers, Of: p.birth, Pulled: p.pulled, Owner: owner})
+	mux.Handle(wire.PathBirths, report.Births{Peers: peers, Of: p.birth, Pulled: pods.Pulled(p.c.Kube), Owner: owner})
 	mux.HandleFunc(wire.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		if !p.ready.Load() {
 			http.Error(w, "PodAutoscalers and pods are not known yet", http.StatusServiceUnavailable)
@@ -475,50 +280,6 @@ func (p *process) birth(revision loop.Key, pod string) wire.Birth {
 	return b
 }
 
-func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, t *tend.Tender, b *startup.Booster, n *nodes.Watcher, foreign int64) []report.Count {
-	const refused, stats, orders = "ebb_autoscaler_stats_refused_total", "ebb_autoscaler_stats_total", "ebb_autoscaler_orders_total"
-	const standby, limits = "ebb_autoscaler_standby_orders_total", "ebb_autoscaler_startup_cpu_resizes_total"
-	const verdicts = "ebb_autoscaler_node_verdicts_total"
-	help := map[string]string{refused: "Rejected stats, by reason.", stats: "Accepted stats, by where they went.", orders: "Orders, by outcome.",
-		standby:  "Orders to pods to sleep, to wake or to be compressed, by outcome.",
-		limits:   "Changes of the CPU limit of pods that start, by outcome.",
-		verdicts: "Verdicts about nodes that did not answer, or answer again."}
-	var all []report.Count
-	add := func(name, reason string, n int64) {
-		all = append(all, report.Count{Name: name, Help: help[name], Reason: reason, Value: n})
-	}
-	add(refused, "unauthorized", s.Refused.Unauthorized.Load())
-	add(refused, "forged", s.Refused.Forged.Load())
-	add(refused, "clock", s.Guard.OtherClock.Load())
-	add(refused, "replayed", s.Guard.Replayed.Load())
-	add(refused, "malformed", s.Refused.Malformed.Load())
-	add(refused, "invalid_value", s.Refused.Insane.Load())
-	add(refused, "no-owner", s.Refused.NoOwner.Load())
-	add(refused, "busy", s.Refused.Busy.Load())
-	add(refused, "foreign-pod", foreign)
-	add(stats, "own", s.Accepted.Load())
-	add(stats, "forwarded", s.Forwarded.Load())
-	add(orders, "scale-written", w.Written.Load())
-	add(orders, "failed", w.Failed.Load())
-	add(orders, "stale", w.Stale.Load())
-	add(orders, "dropped", w.Dropped())
-	add(standby, "slept", t.Slept.Load())
-	add(standby, "woken", t.Woken.Load())
-	add(standby, "compressed", t.Compressed.Load())
-	add(standby, "failed", t.Refused.Load())
-	add(verdicts, "silent", n.Silent.Load())
-	add(verdicts, "lost", n.Lost.Load())
-	add(verdicts, "well", n.Back.Load())
-	add(limits, "raised", b.Raised.Load())
-	add(limits, "lowered", b.Lowered.Load())
-	add(limits, "refused", b.Refused.Load())
-	add(limits, "failed", b.Failed.Load())
-	for reason, n := range e.Refused() {
-		add(refused, string(reason), n)
-	}
-	return all
-}
-
 // touchAll makes the loop look at every PodAutoscaler again.
 func (p *process) touchAll() {
 	list, _ := p.autos.lister.List(labels.Everything()) // a lister does not fail
@@ -538,7 +299,7 @@ func (p *process) follow(ctx context.Context) error {
 	}
 	p.ready.Store(true)
 	for {
-		_, replaced := p.store.Current()
+		_, replaced := p.c.Settings.Current()
 		p.touchAll()
 		select {
 		case <-ctx.Done():
