@@ -52,8 +52,13 @@ func (w *Witness) Run(ctx context.Context) error {
 	server := &asked.Server{Node: w.Node, Admit: w.admit, Knows: netip.Addr.IsGlobalUnicast, Memory: &asked.Memory{}}
 	mux := http.NewServeMux()
 	mux.Handle(wire.PathReach, server)
+	// A stranger has one answer on each connection: maxInASecond bounds what he asks, too.
+	once := http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
+		to.Header().Set("Connection", "close")
+		mux.ServeHTTP(to, r)
+	})
 	for ctx.Err() == nil {
-		err := w.serve(ctx, mux)
+		err := w.serve(ctx, once)
 		if ctx.Err() != nil {
 			break
 		}
@@ -79,8 +84,13 @@ func (w *Witness) serve(ctx context.Context, handler http.Handler) error {
 }
 
 // admit lets ask who has one of the tokens. Without any, as before the controller has made one,
-// nobody may.
+// nobody may. A question to another agent, which knows the same tokens, is not taken from who saw
+// it on its way.
 func (w *Witness) admit(to http.ResponseWriter, r *http.Request) (*wire.Signature, bool) {
+	if !toThis(r) {
+		http.Error(to, "the message is to another receiver", http.StatusUnauthorized)
+		return nil, false
+	}
 	var tokens []string
 	for _, field := range []string{wire.TokenSecretKey, wire.TokenSecretNext, wire.TokenSecretPrevious} {
 		if token, err := os.ReadFile(filepath.Join(w.Tokens, field)); err == nil {
@@ -88,8 +98,23 @@ func (w *Witness) admit(to http.ResponseWriter, r *http.Request) (*wire.Signatur
 		}
 	}
 	signature, ok := w.guard.AdmitTokens(to, r, tokens, wire.NodeAgentSubject)
-	if conn, is := r.Context().Value(connKey{}).(net.Conn); ok && is {
+	if !ok {
+		return nil, false
+	}
+	to.Header().Del("Connection")
+	if conn, is := r.Context().Value(connKey{}).(net.Conn); is {
 		w.listener.Proven(conn)
 	}
-	return signature, ok
+	return signature, true
+}
+
+// toThis reports whether a request names the address at which it came, as autoscalers do.
+func toThis(r *http.Request) bool {
+	named, err := netip.ParseAddrPort(r.Host)
+	at, is := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if err != nil || !is {
+		return false
+	}
+	here := at.AddrPort()
+	return named == netip.AddrPortFrom(here.Addr().Unmap().WithZone(""), here.Port())
 }

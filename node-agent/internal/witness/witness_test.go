@@ -109,11 +109,12 @@ func TestWhoMayAskAnAgent(t *testing.T) {
 	}
 }
 
-// Who has the token of agents cannot find out with it what listens on a node's own addresses.
+// Who has the token of agents cannot find out with it what listens on a node's loopback addresses.
 func TestOnlyAddressesThatPodsMayHaveAreAsked(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder, map[string][]byte{wire.TokenSecretKey: []byte("key")})
-	a, status := ask(t, start(t, folder), wire.Token([]byte("key"), "", wire.NodeAgentSubject), "127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "fe80::1")
+	a, status := ask(t, start(t, folder), wire.Token([]byte("key"), "", wire.NodeAgentSubject), "127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "fe80::1",
+		"::ffff:127.0.0.1", "::ffff:0.0.0.0")
 	if status != 200 || len(a.Life) != 0 || len(a.Silent) != 0 {
 		t.Errorf("%d %+v", status, a)
 	}
@@ -158,6 +159,60 @@ func TestStrangersKeepNoAutoscalerOut(t *testing.T) {
 	for range 2 {
 		if _, status := ask(t, url, wire.Token([]byte("key"), "", wire.NodeAgentSubject)); status != http.StatusOK {
 			t.Errorf("it answers %d", status)
+		}
+	}
+}
+
+// All agents know the same tokens. Who sees a question on its way to one cannot have another one
+// answer it, and get the place of an autoscaler there.
+func TestAQuestionToAnotherAgentIsNotTaken(t *testing.T) {
+	folder := t.TempDir()
+	write(t, folder, map[string][]byte{wire.TokenSecretKey: []byte("key")})
+	url := start(t, folder)
+	for host, want := range map[string]int{"": 200, "10.0.0.7:9395": 401, "127.0.0.1:1": 401, "elsewhere": 401} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader([]byte("{}")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if host != "" {
+			r.Host = host
+		}
+		response, err := new(wire.Signer).Do(http.DefaultClient, r, wire.Token([]byte("key"), "", wire.NodeAgentSubject))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("to %q: %d, want %d", host, response.StatusCode, want)
+		}
+	}
+}
+
+// The bound of new connections bounds what strangers ask, too: they get one answer on each.
+func TestAStrangersConnectionEndsWithItsFirstAnswer(t *testing.T) {
+	folder := t.TempDir()
+	write(t, folder, map[string][]byte{wire.TokenSecretKey: []byte("key")})
+	url := start(t, folder)
+	for name, c := range map[string]struct {
+		method, url, token string
+		closed             bool
+	}{
+		"an autoscaler":  {http.MethodPost, url, "key", false},
+		"a stranger":     {http.MethodPost, url, "another", true},
+		"another path":   {http.MethodPost, url + "/other", "key", true},
+		"another method": {http.MethodGet, url, "key", true},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), c.method, c.url, bytes.NewReader([]byte("{}")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := new(wire.Signer).Do(http.DefaultClient, r, wire.Token([]byte(c.token), "", wire.NodeAgentSubject))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.Close != c.closed {
+			t.Errorf("%s: %d, and the connection ends: %v", name, response.StatusCode, response.Close)
 		}
 	}
 }
