@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -182,6 +183,28 @@ func TestComponentsRunRestricted(t *testing.T) {
 			}
 			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
 				t.Errorf("%s: container %s lacks a CPU request, a memory request or a memory limit", object.File, name)
+			}
+		}
+	}
+}
+
+// The kubelet puts in an IPv6 address without brackets.
+func TestComponentsListenAtIPv6Addresses(t *testing.T) {
+	for _, object := range config(t) {
+		component, pod := component(object)
+		if pod == nil {
+			continue
+		}
+		for _, c := range pod.Containers {
+			for _, e := range c.Env {
+				for _, ip := range []string{"$(NODE_IP)", "$(POD_IP)"} {
+					if !strings.Contains(e.Value, ip) {
+						continue
+					}
+					if _, _, err := net.SplitHostPort(strings.ReplaceAll(e.Value, ip, "fd00::1")); err != nil {
+						t.Errorf("%s: %s of %s is %q: %v", object.File, e.Name, component, e.Value, err)
+					}
+				}
 			}
 		}
 	}
