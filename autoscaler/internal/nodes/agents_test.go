@@ -142,6 +142,40 @@ func TestTheAgentOfALostNodeSpeaksForItLater(t *testing.T) {
 	})
 }
 
+// Also if it is a witness, and says of the pods of its own node that they do not answer.
+func TestTheAgentOfALostNodeIsNoWitnessForIt(t *testing.T) {
+	var back atomic.Bool
+	live(t, func() *cluster {
+		l := newCluster(t, "a", podB.String(), "c", "d")
+		l.Activators = func() map[string]string { return map[string]string{"a": far.String()} }
+		l.Agents = func(ctx context.Context, on []string, pods []netip.Addr, got func(wire.ReachAnswer)) {
+			if on != nil {
+				return
+			}
+			answer := (word{'n', 'y'}).of(pods)
+			if len(answer.Silent) > 0 && !takes(ctx, alive.AskTime) {
+				return
+			}
+			answer.Node = "c"
+			got(answer)
+			if back.Load() {
+				answer = (word{'n', 'y'}).of(pods)
+				answer.Node = podB.String()
+				got(answer)
+			}
+		}
+		return l
+	}, func(l *cluster) {
+		l.set(func() { l.says[podB.String()] = errSilent })
+		time.Sleep(10 * time.Second)
+		back.Store(true)
+		time.Sleep(vouchAfter - time.Second)
+		if got := l.states(); !slices.Equal(got, []string{"10.0.0.2 silent", "10.0.0.2 lost"}) {
+			t.Errorf("told of %v", got)
+		}
+	})
+}
+
 // While all is well, agents are asked about some pods of each node, so that they know them.
 func TestAgentsLearnWhichPodsAnswer(t *testing.T) {
 	for n, often := range map[int]int{3: 6, 200: 30} {

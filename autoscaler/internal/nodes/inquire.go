@@ -272,7 +272,8 @@ func (w *Watcher) takeLife(a *wire.ReachAnswer, nodes map[netip.Addr]string, of 
 }
 
 // takeSilence takes at which pods nobody answered the one who was asked. A node where one of its
-// pods did, or that has answered anybody since, is alive.
+// pods did, or that has answered anybody since, is alive. What is said on a node of itself is no
+// more than takeLife has taken.
 func (w *Watcher) takeSilence(a *wire.ReachAnswer, nodes map[netip.Addr]string, asked time.Duration, epoch int) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -282,7 +283,7 @@ func (w *Watcher) takeSilence(a *wire.ReachAnswer, nodes map[netip.Addr]string, 
 		lives[nodes[pod]] = true
 	}
 	for _, pod := range a.Silent {
-		if node := nodes[pod]; !lives[node] && epoch == w.epoch && now-asked <= late+settle {
+		if node := nodes[pod]; node != a.Node && !lives[node] && epoch == w.epoch && now-asked <= late+settle {
 			w.unansweredLocked(node, pod.String(), a.Node, asked, now)
 		}
 	}
