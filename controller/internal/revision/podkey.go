@@ -43,7 +43,8 @@ type podKeys struct {
 	// inUse asks the API server whether a namespace has a Revision: the cache of a replica may be a
 	// moment behind that of another one, which has written the Secret for the next Revision.
 	inUse func(ctx context.Context, namespace string) (bool, error)
-	// emptied are namespaces that may have lost their last Revision.
+	// emptied are namespaces that may have lost their last Revision. One whose Secret was made is
+	// among them: the Revision may have gone before a reconcile that had seen it made that.
 	emptied chan string
 
 	mutex sync.Mutex
@@ -157,6 +158,10 @@ func (p *podKeys) deleted(object any) {
 		return
 	}
 	p.of(namespace).doubt.Store(true)
+	p.lookAgain(namespace)
+}
+
+func (p *podKeys) lookAgain(namespace string) {
 	select {
 	case p.emptied <- namespace:
 	default: // the Secret stays until the namespace goes
@@ -181,9 +186,6 @@ func (p *podKeys) remove(ctx context.Context, namespace string) {
 	known := p.of(namespace)
 	known.mutex.Lock()
 	defer known.mutex.Unlock()
-	if !known.doubt.Load() {
-		return // written for the next Revision
-	}
 	secrets := p.kube.CoreV1().Secrets(namespace)
 	have, err := secrets.Get(ctx, names.PodSecret, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -192,6 +194,7 @@ func (p *podKeys) remove(ctx context.Context, namespace string) {
 	if used, err := p.inUse(ctx, namespace); err != nil || used {
 		return
 	}
+	known.doubt.Store(true) // who waits to ensure it has seen it as it was
 	if err == nil && secrets.Delete(ctx, names.PodSecret, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion}}) != nil {
 		return
@@ -209,6 +212,9 @@ func (p *podKeys) write(ctx context.Context, namespace string, key []byte) error
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.PodSecret},
 			Data:       map[string][]byte{wire.TokenSecretKey: key},
 		}, metav1.CreateOptions{})
+		if err == nil {
+			p.lookAgain(namespace)
+		}
 		return err
 	}
 	if err != nil || bytes.Equal(have.Data[wire.TokenSecretKey], key) {

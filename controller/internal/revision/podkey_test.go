@@ -120,6 +120,34 @@ func TestAReplicaThatIsBehindDoesNotTakeTheKeyFromTheNextRevision(t *testing.T) 
 	there("the other replica asks before the next Revision is made, and deletes after")
 }
 
+// A Service is deleted, and a reconcile that has seen its Revision makes the Secret after that.
+func TestTheKeyOfARevisionThatIsGoneDoesNotStay(t *testing.T) {
+	_, config := apiservertest.Start(t)
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	p := newPodKeys(kube, func() []byte { return []byte("key") }, time.Now, listers.NewRevisionLister(seen),
+		func(context.Context, string) (bool, error) { return false, nil })
+	rev := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hello-00001"}}
+	for what, late := range map[string]func(){
+		"between two that are deleted": func() { p.deleted(rev); p.deleted(rev) },
+		"after all are deleted":        func() { p.deleted(rev); p.remove(t.Context(), <-p.emptied) },
+	} {
+		late()
+		if err := p.ensure(t.Context(), "default"); err != nil {
+			t.Fatal(err)
+		}
+		for len(p.emptied) > 0 {
+			p.remove(t.Context(), <-p.emptied)
+		}
+		if _, err := kube.CoreV1().Secrets("default").Get(t.Context(), names.PodSecret, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // KServe's webhook copies the environment of queue-proxy, with what it refers to, into another
 // container of the pod.
 func TestNoKeyIsInAnEnvironmentThatIsCopied(t *testing.T) {
