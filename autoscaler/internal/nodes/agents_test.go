@@ -103,6 +103,17 @@ func TestANodeAgentIsAWitness(t *testing.T) {
 	}
 }
 
+// staysLost has a node die, and its agent come back: that speaks for the node, and not long enough.
+func staysLost(t *testing.T, l *cluster, back *atomic.Bool) {
+	l.set(func() { l.says[podB.String()] = errSilent })
+	time.Sleep(10 * time.Second)
+	back.Store(true)
+	time.Sleep(vouchAfter - time.Second)
+	if got := l.states(); !slices.Equal(got, []string{"10.0.0.2 silent", "10.0.0.2 lost"}) {
+		t.Errorf("told of %v", got)
+	}
+}
+
 // A node that was lost has an agent again before it has pods. If it never gets any that answer, the
 // agent speaks for it in the end.
 func TestTheAgentOfALostNodeSpeaksForItLater(t *testing.T) {
@@ -124,13 +135,7 @@ func TestTheAgentOfALostNodeSpeaksForItLater(t *testing.T) {
 		}
 		return l
 	}, func(l *cluster) {
-		l.set(func() { l.says[podB.String()] = errSilent })
-		time.Sleep(10 * time.Second)
-		back.Store(true)
-		time.Sleep(vouchAfter - time.Second)
-		if got := l.states(); !slices.Equal(got, []string{"10.0.0.2 silent", "10.0.0.2 lost"}) {
-			t.Errorf("told of %v", got)
-		}
+		staysLost(t, l, &back)
 		time.Sleep(5 * time.Second)
 		if got := l.states(); len(got) < 3 || got[2] != "10.0.0.2 well" {
 			t.Errorf("later told of %v", got)
@@ -166,13 +171,7 @@ func TestTheAgentOfALostNodeIsNoWitnessForIt(t *testing.T) {
 		}
 		return l
 	}, func(l *cluster) {
-		l.set(func() { l.says[podB.String()] = errSilent })
-		time.Sleep(10 * time.Second)
-		back.Store(true)
-		time.Sleep(vouchAfter - time.Second)
-		if got := l.states(); !slices.Equal(got, []string{"10.0.0.2 silent", "10.0.0.2 lost"}) {
-			t.Errorf("told of %v", got)
-		}
+		staysLost(t, l, &back)
 	})
 }
 

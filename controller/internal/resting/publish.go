@@ -176,7 +176,9 @@ func (f *followers) forget() {
 // process started.
 func (f *followers) listed(slice *discoveryv1.EndpointSlice) {
 	for _, e := range slice.Endpoints {
-		f.set(e.Addresses[0])
+		if len(e.Addresses) > 0 {
+			f.set(e.Addresses[0])
+		}
 	}
 }
 

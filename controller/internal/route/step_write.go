@@ -7,12 +7,11 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/controller/internal/apply"
