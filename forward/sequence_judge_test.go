@@ -11,30 +11,30 @@ import (
 func (s *sequence) judge() (tally sequenceTally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	victims := map[int]*turn{}  // of bytes that came too late to tell
+	victims := map[*turn]bool{} // of bytes that came too late to tell
 	repeats := map[string]int{} // by kind of answer
+	for _, v := range s.all {
+		number, unasked := v.foreign()
+		switch from := s.turn[number]; {
+		case number == 0:
+		case from == nil:
+			s.fail(v, "has bytes that nobody wrote")
+		case !s.victim(v, victims):
+			s.fail(v, fmt.Sprintf("has bytes of\n%s", from.story()))
+		case unasked:
+			repeats[from.kind()]++
+		}
+	}
 	slices.SortFunc(s.all, func(a, b *turn) int { return a.got.ended.Compare(b.got.ended) })
+	disturbed := false // nobody can tell what followed from the first victim
 	for _, v := range s.all {
 		tally.exchanges++
 		if v.faulty() {
 			tally.faults++
 		}
-		number, unasked := v.foreign()
-		switch {
+		switch number, _ := v.foreign(); {
 		case number != 0:
-			from := s.turn[number]
-			if from == nil {
-				s.fail(v, "has bytes that nobody wrote")
-				continue
-			}
-			if unasked && s.late(from, v) {
-				repeats[from.kind()]++
-			} else if unasked || victims[number] == nil && !s.unseen(from) || s.http2 {
-				// The answer of a victim is unasked, too.
-				s.fail(v, fmt.Sprintf("has bytes of\n%s", from.story()))
-				continue
-			}
-			victims[v.number] = v
+			disturbed = true
 			tally.late++
 		case v.got.broken != "":
 			s.fail(v, "is no answer")
@@ -42,7 +42,7 @@ func (s *sequence) judge() (tally sequenceTally) {
 			tally.errors++
 			if !v.got.cut && !slices.Contains([]int{502, 503, 504}, v.got.status) {
 				s.fail(v, "is not the program's")
-			} else if !v.faulty() && v.method == "GET" && !s.disturbed(v, victims) {
+			} else if !v.faulty() && v.method == "GET" && !disturbed && !s.disturbed(v) {
 				s.fail(v, "should have been its own: it asked for nothing special")
 			}
 		default:
@@ -64,22 +64,43 @@ func (s *sequence) judge() (tally sequenceTally) {
 	return tally
 }
 
+// victim reports whether v has foreign bytes, and nobody could tell that they were not its answer:
+// they came too late, or the answer to their own request had been taken from what came too late.
+// known has what was found, and is false for what is being looked at. The order in which clients
+// noticed their ends does not matter: the next on the connection may be the first to do so.
+func (s *sequence) victim(v *turn, known map[*turn]bool) bool {
+	if found, looked := known[v]; looked {
+		return found
+	}
+	known[v] = false
+	number, unasked := v.foreign()
+	switch from := s.turn[number]; {
+	case from == nil || s.http2:
+	case unasked && s.late(from, v):
+		known[v] = true
+	default: // the answer of a victim is unasked, too
+		known[v] = !unasked && (s.victim(from, known) || s.unseen(from, known))
+	}
+	return known[v]
+}
+
 // late reports whether nobody could tell that the unasked bytes of from were not the answer to v.
 func (s *sequence) late(from, v *turn) bool {
 	return !s.http2 && !from.together && (from.to.IsZero() || !from.to.Before(v.began))
 }
 
-// unseen reports whether v may have been given what came too late, and its client had left before
-// it saw that. Then the forwarder takes the answer to v for the one to the next request.
-func (s *sequence) unseen(v *turn) bool {
-	if v.got.status != 0 || v.got.broken != "" || v.on == nil {
+// unseen reports whether v may have been given what came too late, and whoever waited for it had
+// left before it saw that: its client, or the first of two forwarders, which tells an error. Then
+// the forwarder takes the answer to v for the one to the next request.
+func (s *sequence) unseen(v *turn, known map[*turn]bool) bool {
+	if v.got.mark != "" || v.got.broken != "" || v.got.status != 0 && s.hops == 1 || v.on == nil {
 		return false
 	}
 	for _, o := range v.on.read {
 		switch {
 		case o == v:
 			return false
-		case o.unasked && o.whole && s.late(o, v), s.unseen(o):
+		case o.unasked && o.whole && s.late(o, v), s.victim(o, known), s.unseen(o, known):
 			return true
 		}
 	}
@@ -87,7 +108,7 @@ func (s *sequence) unseen(v *turn) bool {
 }
 
 // disturbed reports whether something that came too late may have cost v its answer.
-func (s *sequence) disturbed(v *turn, victims map[int]*turn) bool {
+func (s *sequence) disturbed(v *turn) bool {
 	for _, o := range s.all {
 		if o == v {
 			continue
@@ -102,7 +123,7 @@ func (s *sequence) disturbed(v *turn, victims map[int]*turn) bool {
 			return true
 		}
 	}
-	return len(victims) > 0
+	return false
 }
 
 // wrong says what is wrong with an answer whose bytes are its own.
