@@ -189,17 +189,17 @@ func (p *process) findOut(o options) {
 	p.agents = &nodes.Agents{Self: o.node, Keys: keys, Log: log, Find: nodeAgents(kube, c.Namespace)}
 	silent := types.NamespacedName{Namespace: c.Namespace, Name: wire.SilentNodes}
 	mayTell := func() bool { return p.election.MayWrite(silent) }
-	p.nodes = watchNodes(kube, o, listed(o.node, p.index, p.others.Nodes, p.agents.Nodes), clock, log)
-	p.nodes.Tell = func(v alive.Verdict) { tellOfNode(recorder, v, mayTell()) }
-	p.nodes.Others, p.nodes.Activator, p.nodes.Activators = p.others.Ask, p.others.Has, p.others.Nodes
-	p.nodes.Agents, p.nodes.Agent = p.agents.Ask, p.agents.Has
+	p.nodes = nodes.New(nodes.Config{Self: o.node, Dial: dialTCP, Port: o.scrapePort, Lease: renewals(kube), Clock: clock, Log: log,
+		Pods:   listed(o.node, p.index, p.others.Nodes, p.agents.Nodes),
+		Others: p.others.Ask, Activator: p.others.Has, Activators: p.others.Nodes, Agents: p.agents.Ask, Agent: p.agents.Has,
+		Tell: func(v alive.Verdict) { tellOfNode(recorder, v, mayTell()) },
+		Judge: func(silent map[string]bool) {
+			p.index.Judge(silent, p.engine.Changed)
+			p.publisher.Set(slices.Sorted(maps.Keys(silent)))
+		}})
 	p.scraper.Heard = p.nodes.Heard
 	p.publisher = &nodes.Publisher{Leases: kube.CoordinationV1().Leases(c.Namespace), MayWrite: mayTell,
 		Undecided: p.nodes.Undecided, Log: log}
-	p.nodes.Judge = func(silent map[string]bool) {
-		p.index.Judge(silent, p.engine.Changed)
-		p.publisher.Set(slices.Sorted(maps.Keys(silent)))
-	}
 }
 
 // listen builds what talks to the loop: pods, activators, other replicas and who asks the API.

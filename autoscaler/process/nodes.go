@@ -3,11 +3,9 @@ package process
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -19,7 +17,6 @@ import (
 	viewv1alpha1 "ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/alive"
 	"ebb.dev/ebb/autoscaler/internal/loop"
-	"ebb.dev/ebb/autoscaler/internal/nodes"
 	"ebb.dev/ebb/autoscaler/internal/pods"
 )
 
@@ -55,11 +52,6 @@ func listed(self string, index *pods.Index, activators, agents func() map[string
 		}
 		return all
 	}
-}
-
-// watchNodes makes what finds out which nodes have died.
-func watchNodes(kube kubernetes.Interface, o options, listed func(int) map[string][]string, clock func() time.Time, log *slog.Logger) *nodes.Watcher {
-	return &nodes.Watcher{Self: o.node, Pods: listed, Dial: dialTCP, Port: o.scrapePort, Clock: clock, Log: log, Lease: renewals(kube)}
 }
 
 // tellOfNode tells of a verdict in an event of the node. Of several replicas the first one does,

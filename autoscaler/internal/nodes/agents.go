@@ -100,7 +100,7 @@ func (a *Agents) Has(ip string) bool {
 	return err == nil && slices.ContainsFunc(a.chosen, func(node string) bool { return a.found[node] == address })
 }
 
-// Ask is a Watcher's Agents.
+// Ask is Config.Agents.
 func (a *Agents) Ask(ctx context.Context, on []string, pods []netip.Addr, got func(wire.ReachAnswer)) {
 	a.mutex.Lock()
 	if on == nil {

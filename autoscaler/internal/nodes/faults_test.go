@@ -229,7 +229,8 @@ func (w *truth) alarm(v *alive.Verdict) string {
 }
 
 func (w *truth) watcher(told func(alive.Verdict)) *Watcher {
-	return &Watcher{Self: "0", Clock: time.Now, Log: slog.New(slog.DiscardHandler), Tell: told,
+	return New(Config{Self: "0", Clock: time.Now, Log: slog.New(slog.DiscardHandler), Tell: told, Judge: func(map[string]bool) {},
+		Activator: func(string) bool { return false }, Agent: func(string) bool { return false },
 		Pods: func(int) map[string][]string {
 			all := map[string][]string{}
 			for node := range w.off {
@@ -268,7 +269,7 @@ func (w *truth) watcher(told func(alive.Verdict)) *Watcher {
 			}
 			all.Wait()
 		},
-		Lease: func(_ context.Context, node string) (string, error) { return w.lease(node) }}
+		Lease: func(_ context.Context, node string) (string, error) { return w.lease(node) }})
 }
 
 // requests come to an activator, each for a pod of the next node.

@@ -13,6 +13,54 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
+const (
+	// maxVouching bounds the agents that are asked at once whether their nodes live.
+	maxVouching = 64
+	// vouchAfter is for how long the agent of a lost node has to say that it lives, until it does.
+	// vouchGap is for how long it may say nothing meanwhile.
+	vouchAfter, vouchGap = 20 * time.Second, 5 * time.Second
+	// maxFar bounds the addresses on other nodes by which an agent shows that its word counts.
+	maxFar = 4
+	// Agents ask some pods of each node where all is well, too, so that they know those that answer
+	// them: acquaintPods of each, all nodes every acquaintPeriod while there are few, and never
+	// more often than acquaintLeast.
+	acquaintPods, acquaintPeriod, acquaintLeast = 3, 10 * time.Second, time.Second
+	// maxInquiries bounds the questions to others that are under way, each about other nodes.
+	maxInquiries = 2
+	// settle is for how long a word of silence waits for other activators' signs of life, which
+	// come at the same time.
+	settle = 200 * time.Millisecond
+)
+
+// inquiries are the questions to others.
+type inquiries struct {
+	// running is how many are under way, of the nodes that these are about.
+	running int
+	of      map[string]bool
+	// about is when others were asked last about a node that does not answer.
+	about map[string]time.Duration
+	// vouching are the nodes whose agents are asked whether they live, vouched the lost nodes whose
+	// agents say so.
+	vouching map[string]bool
+	vouched  map[string]spell
+	// acquainted is when agents were asked last about nodes that are well, acquainting that they
+	// are, next the node after which it goes on.
+	acquainted  time.Duration
+	acquainting bool
+	next        string
+}
+
+// spell is when somebody spoke first and last, without a gap.
+type spell struct{ first, last time.Duration }
+
+// speaker is who answers a question about pods.
+type speaker uint8
+
+const (
+	activator speaker = iota
+	agent
+)
+
 // doubtedLocked returns the nodes that are not well, and those that take so long for an answer that
 // they may not give one: first those that are not lost and have not answered this autoscaler, each
 // in its turn. Of many there is room for some at a time.
@@ -26,53 +74,37 @@ func (w *Watcher) doubtedLocked(now time.Duration) (nodes []string) {
 			kind[v.Node] = 1
 		}
 	}
-	for node, f := range w.asking {
+	for node, f := range w.own.asking {
 		if now-f.first >= period && kind[node] < 2 {
 			kind[node] = 0
 		}
 	}
-	maps.DeleteFunc(w.about, func(node string, _ time.Duration) bool { _, doubted := kind[node]; return !doubted })
+	maps.DeleteFunc(w.inquiry.about, func(node string, _ time.Duration) bool { _, doubted := kind[node]; return !doubted })
 	return slices.SortedFunc(maps.Keys(kind), func(a, b string) int {
-		return cmp.Or(cmp.Compare(kind[a], kind[b]), cmp.Compare(w.about[a], w.about[b]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(kind[a], kind[b]), cmp.Compare(w.inquiry.about[a], w.inquiry.about[b]), cmp.Compare(a, b))
 	})
 }
 
 // askOthersLocked has others ask the nodes that are not well, and those that take so long for an
 // answer that they may not give one. It asks agents on these nodes, too, whether they live.
 func (w *Watcher) askOthersLocked(ctx context.Context, now time.Duration) {
-	if w.Others == nil && w.Agents == nil {
-		return
-	}
-	doubted := w.doubtedLocked(now)
+	doubted, in := w.doubtedLocked(now), &w.inquiry
 	if len(doubted) == 0 {
 		return
 	}
 	far := w.farLocked(doubted)
 	w.vouchLocked(ctx, doubted, far)
-	if w.others == maxInquiries {
+	if in.running == maxInquiries {
 		return
 	}
-	nodes := map[netip.Addr]string{}
-	var all []netip.Addr
-	most := min(max(wire.MaxReach/len(doubted), maxAtOnce), maxKnown)
-	for _, node := range doubted {
-		if w.inquired[node] {
-			continue
-		}
-		chosen, _ := w.chooseLocked(w.podsOf(node), most)
-		for _, ip := range chosen {
-			if address, err := netip.ParseAddr(ip); err == nil && len(all) < wire.MaxReach {
-				all, nodes[address] = append(all, address), node
-				w.about[node] = now
-			}
-		}
-	}
+	each := min(max(wire.MaxReach/len(doubted), maxAtOnce), maxKnown)
+	all, nodes := w.someLocked(slices.DeleteFunc(doubted, func(node string) bool { return in.of[node] }), each)
 	if len(all) == 0 {
 		return
 	}
-	w.others++
+	in.running++
 	for _, node := range nodes {
-		w.inquired[node] = true
+		in.of[node], in.about[node] = true, now
 	}
 	epoch := w.epoch
 	answered := func(a wire.ReachAnswer, of speaker) {
@@ -85,43 +117,51 @@ func (w *Watcher) askOthersLocked(ctx context.Context, now time.Duration) {
 	}
 	go func() {
 		var asking sync.WaitGroup
-		if w.Others != nil {
-			asking.Go(func() { w.Others(ctx, all, func(a wire.ReachAnswer) { answered(a, activator) }) })
-		}
-		if w.Agents != nil {
-			asking.Go(func() { w.askAgents(ctx, nil, all, nodes, far, func(a wire.ReachAnswer) { answered(a, agent) }) })
-		}
+		asking.Go(func() { w.config.Others(ctx, all, func(a wire.ReachAnswer) { answered(a, activator) }) })
+		asking.Go(func() { w.askAgents(ctx, nil, all, nodes, far, func(a wire.ReachAnswer) { answered(a, agent) }) })
 		asking.Wait()
 		w.mutex.Lock()
 		defer w.mutex.Unlock()
-		w.others--
+		in.running--
 		for _, node := range nodes {
-			delete(w.inquired, node)
+			delete(in.of, node)
 		}
 	}()
 }
 
+// someLocked returns some pods of each of these nodes, as far as they fit into one question.
+func (w *Watcher) someLocked(names []string, each int) (pods []netip.Addr, nodes map[netip.Addr]string) {
+	nodes = map[netip.Addr]string{}
+	for _, node := range names {
+		chosen, _ := w.places.choose(w.podsOf(node), each)
+		for _, ip := range chosen {
+			if address, err := netip.ParseAddr(ip); err == nil && len(pods) < wire.MaxReach {
+				pods, nodes[address] = append(pods, address), node
+			}
+		}
+	}
+	return pods, nodes
+}
+
 // podsOf are the pods of a node. Where it has none, an agent's address may be listed.
 func (w *Watcher) podsOf(node string) []string {
-	if all := w.pods[node]; len(all) != 1 || !w.isAgent(all[0]) {
+	if all := w.places.pods[node]; len(all) != 1 || !w.config.Agent(all[0]) {
 		return all
 	}
 	return nil
 }
 
-func (w *Watcher) isAgent(ip string) bool { return w.Agent != nil && w.Agent(ip) }
-
 // askAgents asks agents about pods, and about some on other nodes: got receives the answers that
 // count, without what they say of these.
 func (w *Watcher) askAgents(ctx context.Context, on []string, pods []netip.Addr, nodes, far map[netip.Addr]string, got func(wire.ReachAnswer)) {
 	all := slices.Concat(slices.Collect(maps.Keys(far)), pods)
-	w.Agents(ctx, on, all[:min(len(all), wire.MaxReach)], func(a wire.ReachAnswer) {
+	w.config.Agents(ctx, on, all[:min(len(all), wire.MaxReach)], func(a wire.ReachAnswer) {
 		var answered []string
 		for _, pod := range a.Life {
 			answered = append(answered, cmp.Or(nodes[pod], far[pod]))
 		}
 		if !alive.Counts(a.Node, answered) {
-			w.Log.Debug("the word of a node agent does not count: nothing on another node answers it", "node", a.Node)
+			w.config.Log.Debug("the word of a node agent does not count: nothing on another node answers it", "node", a.Node)
 			return
 		}
 		unasked := func(pod netip.Addr) bool { return nodes[pod] == "" }
@@ -133,10 +173,7 @@ func (w *Watcher) askAgents(ctx context.Context, on []string, pods []netip.Addr,
 // farLocked returns some addresses: of activators, which no tenant can close, and else of pods that
 // have answered this autoscaler. They are on nodes other than these, if there are any.
 func (w *Watcher) farLocked(but []string) map[netip.Addr]string {
-	far := map[netip.Addr]string{}
-	if w.Agents == nil {
-		return far
-	}
+	far, activators := map[netip.Addr]string{}, w.config.Activators()
 	add := func(node, ip string) {
 		if address, err := netip.ParseAddr(ip); err == nil && len(far) < maxFar && !slices.Contains(but, node) {
 			far[address] = node
@@ -147,18 +184,14 @@ func (w *Watcher) farLocked(but []string) map[netip.Addr]string {
 			maps.Copy(far, w.farLocked(nil))
 		}
 	}()
-	activators := map[string]string{}
-	if w.Activators != nil {
-		activators = w.Activators()
-	}
 	for node, ip := range activators {
 		add(node, ip)
 	}
-	for node := range w.pods {
+	for node := range w.places.pods {
 		if len(far) == maxFar {
 			break
 		}
-		if chosen, answers := w.chooseLocked(w.podsOf(node), 1); answers && activators[node] == "" {
+		if chosen, answers := w.places.choose(w.podsOf(node), 1); answers && activators[node] == "" {
 			add(node, chosen[0])
 		}
 	}
@@ -168,18 +201,19 @@ func (w *Watcher) farLocked(but []string) map[netip.Addr]string {
 // vouchLocked asks agents on nodes in doubt whether they live. Pods there may be kept from
 // answering by a NetworkPolicy of their own, and an agent is not.
 func (w *Watcher) vouchLocked(ctx context.Context, doubted []string, far map[netip.Addr]string) {
-	if w.Agents == nil || len(far) == 0 {
+	if len(far) == 0 {
 		return
 	}
-	on := slices.DeleteFunc(slices.Clone(doubted), func(node string) bool { return w.vouching[node] })
-	on = on[:min(len(on), maxVouching-len(w.vouching))]
+	vouching := w.inquiry.vouching
+	on := slices.DeleteFunc(slices.Clone(doubted), func(node string) bool { return vouching[node] })
+	on = on[:min(len(on), maxVouching-len(vouching))]
 	for _, node := range on {
-		w.vouching[node] = true
+		vouching[node] = true
 		go func() {
 			w.askAgents(ctx, []string{node}, nil, nil, far, func(a wire.ReachAnswer) { w.takeLife(&a, nil, agent) })
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
-			delete(w.vouching, node)
+			delete(vouching, node)
 		}()
 	}
 }
@@ -188,73 +222,49 @@ func (w *Watcher) vouchLocked(ctx context.Context, doubted []string, far map[net
 // others. An agent calls no pod silent that has not answered it.
 func (w *Watcher) acquaintLocked(ctx context.Context, now time.Duration) {
 	const atOnce = (wire.MaxReach - maxFar) / acquaintPods // nodes
-	every := max(acquaintPeriod*atOnce/time.Duration(max(len(w.pods), atOnce)), acquaintLeast)
-	if w.Agents == nil || w.acquainting || w.acquainted > 0 && now-w.acquainted < every {
+	all, in := w.places.pods, &w.inquiry
+	every := max(acquaintPeriod*atOnce/time.Duration(max(len(all), atOnce)), acquaintLeast)
+	if in.acquainting || in.acquainted > 0 && now-in.acquainted < every {
 		return
 	}
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(w.pods)), func(node string) bool {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(node string) bool {
 		one, ok := w.watch.Node(node)
-		return !ok || node == w.Self || one.State != alive.Well || len(w.podsOf(node)) == 0
+		return !ok || node == w.config.Self || one.State != alive.Well || len(w.podsOf(node)) == 0
 	})
 	if len(names) == 0 {
 		return
 	}
-	at, found := slices.BinarySearch(names, w.next)
-	if found {
-		at++
-	}
-	nodes := map[netip.Addr]string{}
-	for _, node := range slices.Concat(names[at:], names[:at])[:min(len(names), atOnce)] {
-		w.next = node
-		chosen, _ := w.chooseLocked(w.podsOf(node), acquaintPods)
-		for _, ip := range chosen {
-			if address, err := netip.ParseAddr(ip); err == nil {
-				nodes[address] = node
-			}
-		}
-	}
+	names = after(in.next, names)[:min(len(names), atOnce)]
+	pods, nodes := w.someLocked(names, acquaintPods)
 	far := w.farLocked(nil)
-	w.acquainted, w.acquainting = now, true
+	in.next, in.acquainted, in.acquainting = names[len(names)-1], now, true
 	go func() {
-		w.askAgents(ctx, nil, slices.Collect(maps.Keys(nodes)), nodes, far, func(a wire.ReachAnswer) { w.takeLife(&a, nodes, agent) })
+		w.askAgents(ctx, nil, pods, nodes, far, func(a wire.ReachAnswer) { w.takeLife(&a, nodes, agent) })
 		w.mutex.Lock()
 		defer w.mutex.Unlock()
-		w.acquainting = false
+		in.acquainting = false
 	}()
 }
 
-// speaker is who answers a question about pods.
-type speaker uint8
-
-const (
-	activator speaker = iota
-	agent
-)
-
-// vouchedLocked reports whether the word of a node's agent is a sign of life. Of a lost node it is
-// after a time: an agent starts before the pods of its node, which Kubernetes may call ready yet
-// although they have ended.
-func (w *Watcher) vouchedLocked(node string, now time.Duration) bool {
-	if one, _ := w.watch.Node(node); one.State != alive.Lost {
-		delete(w.vouched, node)
+// vouches reports whether the word of the agent of a node in this state is a sign of life. Of a
+// lost node it is after a time: an agent starts before the pods of its node, which Kubernetes may
+// call ready yet although they have ended.
+func (in *inquiries) vouches(node string, state alive.State, now time.Duration) bool {
+	if state != alive.Lost {
+		delete(in.vouched, node)
 		return true
 	}
-	since, known := w.vouched[node]
+	since, known := in.vouched[node]
 	if !known || now-since.last > vouchGap {
 		since.first = now
 	}
-	w.vouched[node] = spell{since.first, now}
+	in.vouched[node] = spell{since.first, now}
 	return now-since.first >= vouchAfter
 }
 
-// spell is when somebody spoke first and last, without a gap.
-type spell struct{ first, last time.Duration }
-
 // spokeLocked takes that an activator or an agent on a node spoke.
 func (w *Watcher) spokeLocked(node string, now time.Duration) {
-	if _, known := w.speak[node]; node != "" && (known || len(w.speak) < alive.MaxNodes) {
-		w.speak[node] = now
-	}
+	w.places.speaks(node, now)
 	w.watch.Spoke(node, now)
 }
 
@@ -263,7 +273,7 @@ func (w *Watcher) takeLife(a *wire.ReachAnswer, nodes map[netip.Addr]string, of 
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	now := w.timeLocked()
-	if of == activator || w.vouchedLocked(a.Node, now) {
+	if one, _ := w.watch.Node(a.Node); of == activator || w.inquiry.vouches(a.Node, one.State, now) {
 		w.spokeLocked(a.Node, now)
 	}
 	for _, pod := range a.Life {

@@ -48,14 +48,18 @@ type cluster struct {
 
 	dials, resets, reads int
 	dialled              map[string]int
-	*Watcher
+	Config
+	*Watcher // of Config, since the cluster is live
 }
 
 var errSilent = &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
 
 func newCluster(t *testing.T, nodes ...string) *cluster {
 	c := &cluster{says: map[string]error{}, renews: true, dialled: map[string]int{}}
-	c.Watcher = &Watcher{Self: "a", Clock: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	c.Config = Config{Self: "a", Clock: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Activator: func(string) bool { return false }, Agent: func(string) bool { return false }, Activators: func() map[string]string { return nil },
+		Others: func(context.Context, []netip.Addr, func(wire.ReachAnswer)) {}, Judge: func(map[string]bool) {},
+		Agents: func(context.Context, []string, []netip.Addr, func(wire.ReachAnswer)) {},
 		Pods: func(int) map[string][]string {
 			all := map[string][]string{}
 			for _, node := range nodes {
@@ -67,9 +71,9 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 			node, port, err := net.SplitHostPort(address)
 			want := "9090"
 			switch {
-			case c.Activator != nil && c.Activator(node):
+			case c.Activator(node):
 				want = "8014"
-			case c.Agent != nil && c.Agent(node):
+			case c.Agent(node):
 				want = "9395"
 			}
 			if err != nil || port != want {
@@ -131,6 +135,7 @@ func (c *cluster) states() (all []string) {
 func live(t *testing.T, c func() *cluster, happen func(c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := c()
+		c.Watcher = New(c.Config)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -558,6 +563,7 @@ func TestAPauseIsNobodysSilence(t *testing.T) {
 	var now atomic.Int64
 	c := newCluster(t, "a", "b", "c")
 	c.Clock = func() time.Time { return time.Unix(1000, now.Load()) }
+	c.Watcher = New(c.Config)
 	pass := func(d time.Duration) { now.Add(int64(d)) }
 	c.Round(t.Context())
 	c.Heard("c", "c")

@@ -111,7 +111,7 @@ func (o *Activators) Has(ip string) bool {
 	return err == nil && o.nodes[address] != ""
 }
 
-// Ask is a Watcher's Others. Without pods, activators say only where they run.
+// Ask is Config.Others. Without pods, activators say only where they run.
 func (o *Activators) Ask(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
 	found := o.found.Load()
 	if found == nil {
