@@ -41,9 +41,10 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// Handler is the policy of a server. The methods of one request, those of Redirector and Judge too,
-// are called one after another. Over HTTP/1.1 that is on the goroutine of the client's connection.
-// Over HTTP/2 each call may be on another goroutine: that of either connection, or of a timer.
+// Handler is the policy of a server. The methods of one request, those of Redirector and Reviewer
+// too, are called one after another. Over HTTP/1.1 that is on the goroutine of the client's
+// connection. Over HTTP/2 each call may be on another goroutine: that of either connection, or of a
+// timer.
 type Handler interface {
 	// Admit decides about one request before any byte of its body is forwarded. It may block;
 	// Request.Context tells it when to stop.
@@ -61,10 +62,10 @@ type Redirector interface {
 	OnDialError(r *Request, err error) Decision
 }
 
-// Judge is an optional part of a Handler. OnResponse sees the head of every final response before
-// any of it goes to the client. If again is true, the response is dropped and d is carried out
-// instead. That is allowed only while Response.Replayable is true.
-type Judge interface {
+// Reviewer is an optional part of a Handler. OnResponse sees the head of every final response
+// before any of it goes to the client. If again is true, the response is dropped and d is carried
+// out instead. That is allowed only while Response.Replayable is true.
+type Reviewer interface {
 	OnResponse(r *Request, resp *Response) (d Decision, again bool)
 }
 
@@ -204,7 +205,7 @@ type Server struct {
 	TLS *tls.Config
 
 	redirects  Redirector // the Handler, when it is one
-	judges     Judge
+	reviews    Reviewer
 	idleEnough time.Duration
 	headBytes  int           // the limit of partialHeads
 	windows    h2windows     // for tests; zero is the default
@@ -274,7 +275,7 @@ func (s *Server) init() {
 			s.FailureReply = func(err error) Reply { return Reply{Status: 502, Body: FailureText(err)} }
 		}
 		s.redirects, _ = s.Handler.(Redirector)
-		s.judges, _ = s.Handler.(Judge)
+		s.reviews, _ = s.Handler.(Reviewer)
 		s.MaxConns = boundConns(s.MaxConns)
 		s.room = make(chan struct{}, 1)
 		if s.lane == nil {
@@ -289,7 +290,7 @@ func (s *Server) init() {
 
 // traits adds what is known about the Handler.
 func (s *Server) traits(t exchange.Traits) exchange.Traits {
-	t.Redirects, t.Judges = s.redirects != nil, s.judges != nil
+	t.Redirects, t.Reviews = s.redirects != nil, s.reviews != nil
 	return t
 }
 

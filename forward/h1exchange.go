@@ -177,10 +177,10 @@ func (c *conn) ask() exchange.Event {
 		d = c.srv.Handler.Admit(r)
 	case exchange.Redirecting:
 		d = c.srv.redirects.OnDialError(r, c.dialErr)
-	case exchange.Judging:
+	case exchange.Reviewing:
 		c.seen = Response{Status: c.resp.status, Replayable: c.machine.Replayable(), head: &c.resp}
 		again := false
-		if d, again = c.srv.judges.OnResponse(r, &c.seen); !again {
+		if d, again = c.srv.reviews.OnResponse(r, &c.seen); !again {
 			e.Choice = exchange.Pass
 		} else {
 			// If the whole response has arrived, the connection can be used again.

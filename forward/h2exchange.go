@@ -106,9 +106,9 @@ func (x *h2exchange) ask() (d Decision, e exchange.Event) {
 		d = x.srv.srv.Handler.Admit(&x.r)
 	case exchange.Redirecting:
 		d = x.srv.srv.redirects.OnDialError(&x.r, x.dialErr)
-	case exchange.Judging:
+	case exchange.Reviewing:
 		again := false
-		if d, again = x.srv.srv.judges.OnResponse(&x.r, &x.seen); !again {
+		if d, again = x.srv.srv.reviews.OnResponse(&x.r, &x.seen); !again {
 			choice = exchange.Pass
 		}
 	}
@@ -154,7 +154,7 @@ func (x *h2exchange) stepLocked(e *exchange.Event, b *h2batch) (left exchange.Do
 	}
 	if do.Has(exchange.Ask) {
 		x.question = x.machine.State()
-		if x.question == exchange.Judging {
+		if x.question == exchange.Reviewing {
 			x.seen = Response{Status: e.Status, Replayable: x.machine.Replayable(), h2: x.frame.Fields}
 		}
 	}
@@ -331,9 +331,9 @@ func (x *h2exchange) context() context.Context {
 	ctx := x.r.ctx
 	x.machine.Configure(x.r.policy())
 	x.armLocked()
-	judging := x.machine.State() == exchange.Judging
+	reviewing := x.machine.State() == exchange.Reviewing
 	hand := x.reader
-	if judging && !x.machine.Replayable() {
+	if reviewing && !x.machine.Replayable() {
 		hand = nil // nothing may be read while OnResponse has the response
 	}
 	x.mu.Unlock()
@@ -342,7 +342,7 @@ func (x *h2exchange) context() context.Context {
 	}
 	// The caller will wait, so another goroutine has to read.
 	x.reader = nil
-	if judging {
+	if reviewing {
 		var b h2batch
 		x.mu.Lock()
 		x.dropLocked(http2.ErrCodeCancel, &b)

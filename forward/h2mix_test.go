@@ -127,7 +127,7 @@ func TestHTTP2AnyMixEndsClean(t *testing.T) {
 	}
 }
 
-// mix makes one request of a random kind and judges what came back.
+// mix makes one request of a random kind and looks at what came back.
 func mix(t *testing.T, client *http.Client, addr, policy string, random *rand.Rand) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

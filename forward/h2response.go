@@ -23,15 +23,15 @@ func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2bat
 	var do exchange.Do
 	if x.up == h {
 		x.frame = f
-		e := x.judgeLocked(h, f)
+		e := x.eventLocked(h, f)
 		do = x.performLocked(&e, b)
 	}
 	x.mu.Unlock()
 	return x.follow(do, h.c, b)
 }
 
-// judgeLocked returns the event for a response head: interim, final or malformed.
-func (x *h2exchange) judgeLocked(h *h2half, f *http2.MetaHeadersFrame) exchange.Event {
+// eventLocked returns the event for a response head: interim, final or malformed.
+func (x *h2exchange) eventLocked(h *h2half, f *http2.MetaHeadersFrame) exchange.Event {
 	status := statusOf(f)
 	switch {
 	case f.Truncated:

@@ -44,7 +44,7 @@ var expected = [...]uint16{
 	SwitchPassed:  1 << Sent,
 	FirstByte:     1 << Switching,
 	Ended:         1<<Relaying | 1<<Switching | 1<<Tunnel,
-	Lost:          waiting | 1<<Judging | begun,
+	Lost:          waiting | 1<<Reviewing | begun,
 	Failed:        anywhere,
 	BadBody:       anywhere,
 	ClientLeft:    anywhere,
@@ -54,7 +54,7 @@ var expected = [...]uint16{
 }
 
 const (
-	asking   = 1<<Admitting | 1<<Redirecting | 1<<Judging
+	asking   = 1<<Admitting | 1<<Redirecting | 1<<Reviewing
 	waiting  = 1<<Deferred | 1<<Sent
 	begun    = 1<<Relaying | 1<<Switching | 1<<Tunnel // a final response head went to the client
 	anywhere = asking | 1<<Connecting | waiting | begun
@@ -65,9 +65,9 @@ type Choice uint8
 
 // The choices.
 const (
-	Forward Choice = iota // to an upstream; of a response that was judged: drop it and send the request to another
-	Reply                 // answer the request; of a response that was judged: instead of it
-	Pass                  // pass the response that was judged
+	Forward Choice = iota // to an upstream; of a response that was reviewed: drop it and send the request to another
+	Reply                 // answer the request; of a response that was reviewed: instead of it
+	Pass                  // pass the response that was reviewed
 )
 
 // Loss is how an upstream's connection or stream ended before its time.

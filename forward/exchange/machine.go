@@ -16,9 +16,9 @@
 //	Redirecting Decided -> Connecting, or Over (a reply)
 //	Deferred    Interim 100, Tick after DeferBody -> Sent
 //	Deferred, Sent
-//	            Interim -> the same; Head -> Judging, or Relaying; Switched -> Sent; SwitchPassed -> Switching
+//	            Interim -> the same; Head -> Reviewing, or Relaying; Switched -> Sent; SwitchPassed -> Switching
 //	            Lost -> Connecting (see mayRetry), or Over (502)
-//	Judging     Decided -> Relaying, Connecting, or Over (a reply)
+//	Reviewing   Decided -> Relaying, Connecting, or Over (a reply)
 //	Relaying    Ended -> Over (Completed)
 //	Switching   FirstByte -> Tunnel; Ended -> Over (Completed)
 //	Tunnel      Ended -> Over (Completed)
@@ -26,8 +26,9 @@
 //
 // From every state but New, Parting and Over, Tick (a timer), ClientLeft, BadBody, Failed and
 // Panicked lead to Over, by the table above end. While the Handler has the request (Admitting,
-// Redirecting, Judging) they are kept until it has decided. Over is final. An event that its state
-// does not expect does nothing: over HTTP/2 frames of a stream that was given up still arrive.
+// Redirecting, Reviewing) they are kept until it has decided. Over is final. An event that its
+// state does not expect does nothing: over HTTP/2 frames of a stream that was given up still
+// arrive.
 //
 // Parting comes before Over if the exchange ends while an HTTP/1.1 upstream works on the request:
 // the client left, a timer fired. The upstream goes on working, whoever waits for it, so the
@@ -53,7 +54,7 @@ const (
 	Redirecting       // the Handler has it: OnDialError
 	Deferred          // the head was sent, the body waits for 100 Continue
 	Sent              // head and body go to the upstream; no response yet
-	Judging           // the Handler has it: OnResponse
+	Reviewing         // the Handler has it: OnResponse
 	Relaying          // the response goes to the client
 	Switching         // 101 went to the client; the upstream has sent nothing since
 	Tunnel            // bytes go both ways
@@ -61,7 +62,7 @@ const (
 	Over
 )
 
-var stateNames = [...]string{"new", "admitting", "connecting", "redirecting", "deferred", "sent", "judging", "relaying", "switching", "tunnel", "parting", "over"}
+var stateNames = [...]string{"new", "admitting", "connecting", "redirecting", "deferred", "sent", "reviewing", "relaying", "switching", "tunnel", "parting", "over"}
 
 func (s State) String() string { return stateNames[s] }
 
@@ -72,9 +73,9 @@ type Traits struct {
 	KeepsBody  bool // the shell keeps what it sends of the body, until it calls ForgetBody
 	Idempotent bool // RFC 9110 section 9.2.2: it may be sent a second time
 	Expects    bool // the client waits for 100 Continue
-	// Redirects and Judges: the Handler is asked after a failed dial, and before a response is
+	// Redirects and Reviews: the Handler is asked after a failed dial, and before a response is
 	// passed on.
-	Redirects, Judges bool
+	Redirects, Reviews bool
 }
 
 // Policy is what the Handler sets while it admits a request.
@@ -236,8 +237,8 @@ func (m *Machine) Step(e *Event) Do {
 
 // decided carries out what the Handler said, unless the exchange had to end meanwhile.
 func (m *Machine) decided(e *Event) Do {
-	judged := m.state == Judging
-	if judged && (e.Choice == Pass || m.forgotten) {
+	reviewed := m.state == Reviewing
+	if reviewed && (e.Choice == Pass || m.forgotten) {
 		m.state = Sent // the answer to whatever ends it now is the one from there
 	} else {
 		m.state = Connecting
@@ -245,13 +246,13 @@ func (m *Machine) decided(e *Event) Do {
 	switch do := m.due(e.At); {
 	case do != 0:
 		return do
-	case judged && m.state == Sent && e.Err != nil:
+	case reviewed && m.state == Sent && e.Err != nil:
 		return m.end(Ending{Cause: UpstreamFailed, Err: e.Err}) // the response was dropped while the Handler waited
-	case judged && m.state == Sent:
+	case reviewed && m.state == Sent:
 		return m.pass()
 	}
 	var do Do
-	if judged {
+	if reviewed {
 		do, m.kept, m.heard = Drop|Rewind, false, false
 	}
 	if e.Choice == Reply {
@@ -343,8 +344,8 @@ func (m *Machine) head(e *Event) Do {
 	if do := m.due(e.At); do != 0 {
 		return do
 	}
-	if m.traits.Judges {
-		m.state = Judging
+	if m.traits.Reviews {
+		m.state = Reviewing
 		return Ask
 	}
 	return m.pass()

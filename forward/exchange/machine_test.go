@@ -15,7 +15,7 @@ import (
 var began = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 
 // A scenario is one request's story. Its first lines set the traits and the policy ("traits streams
-// judges", "policy defer total=10s"); each other line is an event, with what the machine does and
+// reviews", "policy defer total=10s"); each other line is an event, with what the machine does and
 // the state it is in then: `connected reused -> send-head; sent`.
 func TestScenarios(t *testing.T) {
 	golden.Each(t, "testdata/*.scenario", func(t *testing.T, file, text string) {
@@ -71,7 +71,7 @@ func (s *told) line(words []string) (string, error) {
 	return outcome, nil
 }
 
-// read reads "streams judges".
+// read reads "streams reviews".
 func (t *Traits) read(words []string) error {
 	for _, w := range words {
 		switch w {
@@ -83,8 +83,8 @@ func (t *Traits) read(words []string) error {
 			t.Expects = true
 		case "redirects":
 			t.Redirects = true
-		case "judges":
-			t.Judges = true
+		case "reviews":
+			t.Reviews = true
 		default:
 			return fmt.Errorf("there is no trait %q", w)
 		}
@@ -184,7 +184,7 @@ var story = map[State][]Event{
 	Redirecting: {{Kind: Begin}, {Kind: Decided}, {Kind: DialFailed}},
 	Deferred:    {{Kind: Begin}, {Kind: Decided}, {Kind: Connected, BodyFollows: true}},
 	Sent:        {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}},
-	Judging:     {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: Head}},
+	Reviewing:   {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: Head}},
 	Relaying:    {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: Head}, {Kind: Decided, Choice: Pass}},
 	Switching:   {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: Switched}, {Kind: SwitchPassed}},
 	Tunnel:      {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: Switched}, {Kind: SwitchPassed}, {Kind: FirstByte}},
@@ -195,7 +195,7 @@ var story = map[State][]Event{
 func in(t testing.TB, s State, streams bool) *Machine {
 	t.Helper()
 	m := &Machine{}
-	m.Init(Traits{Started: began, Streams: streams, KeepsBody: streams, Redirects: true, Judges: true, Idempotent: true})
+	m.Init(Traits{Started: began, Streams: streams, KeepsBody: streams, Redirects: true, Reviews: true, Idempotent: true})
 	for _, e := range story[s] {
 		e.At = began
 		m.Configure(Policy{Timeouts: Timeouts{Total: time.Minute}, DeferBody: map[bool]time.Duration{true: time.Second}[s == Deferred]})
@@ -216,16 +216,16 @@ func TestTransitions(t *testing.T) {
 		Admitting:   {Decided: Connecting},
 		Connecting:  {Connected: Sent, DialFailed: Redirecting, Failed: ends, BadBody: ends, ClientLeft: ends, Panicked: ends},
 		Redirecting: {Decided: Connecting},
-		Deferred:    {Head: Judging, Switched: Sent, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
-		Sent:        {Head: Judging, SwitchPassed: Switching, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
-		Judging:     {Decided: Connecting},
+		Deferred:    {Head: Reviewing, Switched: Sent, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
+		Sent:        {Head: Reviewing, SwitchPassed: Switching, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
+		Reviewing:   {Decided: Connecting},
 		Relaying:    {Ended: Over, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
 		Switching:   {FirstByte: Tunnel, Ended: Over, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
 		Tunnel:      {Ended: Over, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
 		Parting:     {UpstreamEnded: Over, Panicked: Over},
 		Over:        {},
 	}
-	for _, asks := range []State{Admitting, Redirecting, Judging} {
+	for _, asks := range []State{Admitting, Redirecting, Reviewing} {
 		table[asks][Panicked] = Over
 	}
 	for from, row := range table {
@@ -329,7 +329,7 @@ func TestRetries(t *testing.T) {
 func TestStepsAllocateNothing(t *testing.T) {
 	var m Machine
 	if n := testing.AllocsPerRun(100, func() {
-		m.Init(Traits{Started: began, Judges: true})
+		m.Init(Traits{Started: began, Reviews: true})
 		for _, e := range story[Relaying] {
 			m.Configure(Policy{Timeouts: Timeouts{Total: time.Minute}})
 			m.Step(&e)
@@ -353,7 +353,7 @@ func FuzzMachine(f *testing.F) {
 		var m Machine
 		flags := story[0]
 		m.Init(Traits{Started: began, Streams: flags&1 != 0, KeepsBody: flags&1 != 0, Idempotent: flags&2 != 0, Expects: flags&4 != 0,
-			Redirects: flags&8 != 0, Judges: flags&16 != 0})
+			Redirects: flags&8 != 0, Reviews: flags&16 != 0})
 		m.Configure(Policy{Timeouts: Timeouts{Total: time.Minute, Idle: time.Second * 20, Action: Action(flags >> 5 & 1)},
 			DeferBody: time.Duration(flags&64) * time.Second / 64, ContinueNow: flags&128 != 0})
 		now := began

@@ -227,7 +227,8 @@ func unanswered(err error) bool {
 	return errors.As(err, &dial) && dial.Op == "dial" && (dial.Timeout() || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.EHOSTDOWN))
 }
 
-// OnResponse implements forward.Judge: a pod that refused a request did not see it, so another may.
+// OnResponse implements forward.Reviewer: a pod that refused a request did not see it, so another
+// may.
 func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (forward.Decision, bool) {
 	x, ok := r.Data.(*Exchange)
 	if !ok {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// judge looks at all answers, and counts them.
-func (s *sequence) judge() (tally sequenceTally) {
+// count looks at all answers, and counts what came of them.
+func (s *sequence) count() (tally sequenceTally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	victims := map[*turn]bool{} // of bytes that came too late to tell
