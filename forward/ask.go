@@ -1,12 +1,8 @@
 package forward
 
 import (
-	"errors"
-	"fmt"
 	"syscall"
 	"time"
-
-	"ebb.dev/ebb/forward/exchange"
 )
 
 // A request for a kept connection is sent by the read of its response: the read looks whether the
@@ -76,54 +72,4 @@ func (s *socket) tryAsk(fd uintptr) bool {
 	}
 	s.asks.err = errno
 	return true
-}
-
-// receive reads from the upstream, and sends the request before if that is still to be done.
-func (c *conn) receive(b []byte) (int, error) {
-	if c.toSend == nil {
-		return c.up.Read(b)
-	}
-	up, request := c.up, c.toSend
-	found, sent, n, err := up.Conn.(*socket).ask(request, b)
-	switch {
-	case !up.heard(up.closing(found), c.clock):
-		c.toSend = nil
-		return 0, &unsentError{fmt.Errorf("the idle connection to %s has ended", up.up.addr)}
-	case sent == len(request):
-		c.toSend = nil
-		return n, err
-	case err != nil && isTimeout(err): // before anything was done
-		return 0, err
-	}
-	c.toSend = nil
-	if err == nil {
-		err = c.writeUp(request[sent:])
-	}
-	if err != nil && c.unsent(err) {
-		err = &unsentError{err}
-	}
-	return 0, err
-}
-
-// unsentError means that a kept connection did not take the whole request, so the upstream did
-// nothing with it.
-type unsentError struct{ error }
-
-func isUnsent(err error) bool {
-	_, is := errors.AsType[*unsentError](err)
-	return is
-}
-
-// unsent reports whether a write of the request failed because a kept connection has ended.
-func (c *conn) unsent(err error) bool {
-	if !c.up.reused || c.gone.Load() || isTimeout(err) {
-		return false
-	}
-	c.up.up.learn(c.clock.Sub(c.up.since), c.clock)
-	return true
-}
-
-// lostUnsent returns the event for a kept connection that did not take the request.
-func (c *conn) lostUnsent(err error) exchange.Event {
-	return exchange.Event{Kind: exchange.Lost, Loss: exchange.Unseen, Err: c.explain(err, "send the request to")}
 }

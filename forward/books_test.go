@@ -41,10 +41,11 @@ func keepBooks(s *Server) *books {
 }
 
 func (b *books) Admit(r *Request) Decision {
-	if r.h2 == nil || r.h2.down.id%8 == 7 {
+	x, is := r.carrier.(*h2exchange)
+	if !is || x.down.id%8 == 7 {
 		return b.Handler.Admit(r)
 	}
-	p := &page{books: b, what: fmt.Sprintf("%s %s on stream %d", r.Method(), r.Path(), r.h2.down.id)}
+	p := &page{books: b, what: fmt.Sprintf("%s %s on stream %d", r.Method(), r.Path(), x.down.id)}
 	b.open.Store(r, p)
 	b.live.Add(1)
 	if err := r.Charge(p, 1); err != nil {

@@ -249,7 +249,7 @@ func (c *chainRun) run() []byte {
 	s.init()
 	client, server := net.Pipe()
 	conn := newConn(s, server, nil)
-	s.track(conn)
+	s.track(&conn.clientConn)
 	c.all.Go(conn.serve)
 	c.all.Go(func() {
 		for rest := c.sent; len(rest) > 0; {

@@ -1,17 +1,16 @@
 package forward
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"net"
-	"net/netip"
 	"strconv"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	smallBuffer = 4 << 10
-	largeBuffer = 64 << 10
 	// patience is how long an exchange waits for the upstream before it starts a second goroutine
 	// that notices when the client leaves.
 	patience = 50 * time.Millisecond
@@ -23,17 +22,11 @@ const (
 // past is a deadline that wakes a blocked read or write at once.
 var past = time.Unix(1, 0)
 
-// conn is one client connection. Its fields belong to the goroutine of serve, except where a
-// comment says otherwise.
+// conn is a client's connection over HTTP/1.1. Each connection begins as one. Its fields belong to
+// the goroutine of serve, except where a comment says otherwise.
 type conn struct {
-	srv    *Server
-	nc     net.Conn
-	tls    *tls.Conn // nc again, when TLS is used
-	remote netip.AddrPort
-	idle   atomic.Int64             // since when it waits for a request, in nanoseconds since 1970; 0 while it does not, or woken
-	h2     atomic.Pointer[h2server] // once it turned out to be HTTP/2
+	clientConn
 	served int
-	heavy  int // see Server.countHTTP2; guarded by Server.mu
 
 	in       []byte    // client bytes: in[inR:inW] is not consumed yet
 	inR, inW int       // inW belongs to the watcher while it runs
@@ -48,30 +41,23 @@ type conn struct {
 	clock time.Time // a recent time, refreshed when it matters
 
 	// Other goroutines use these during an exchange.
-	upWake   atomic.Pointer[upConn] // whose blocked read the watcher, the pump or cut must wake
-	gone     atomic.Bool            // the client is gone, or the server cuts the connection
-	parting  atomic.Int64           // since when the upstream goes on without the client, in nanoseconds since 1970; 0 while it does not
-	forsaken atomic.Bool            // the upstream is not waited for
+	upWake   atomic.Pointer[upConn]                  // whose blocked read the watcher, the pump or cut must wake
+	leaveCtx atomic.Pointer[context.CancelCauseFunc] // the request's, for the goroutine that notices when the client leaves
+	forsaken atomic.Bool                             // the upstream is not waited for
 
-	sending atomic.Int64 // since when it sends a head or shakes hands, in nanoseconds since 1970; 0 while it does not, or cutOff
-	holds   int          // see holdHead
-	partial partialHead
+	// In nanoseconds since 1970; 0 while it is not so.
+	idle    atomic.Int64 // since when it waits for a request; or woken
+	sending atomic.Int64 // since when it sends a head or shakes hands; or cutOff
+	parting atomic.Int64 // since when the upstream goes on without the client
 
 	watcher watcher
 	pump    pump
 }
 
 func newConn(s *Server, nc net.Conn, cfg *tls.Config) *conn {
-	nc = quick(nc)
-	c := &conn{srv: s, nc: nc}
-	if cfg != nil {
-		c.tls = tls.Server(nc, cfg)
-		c.nc = c.tls
-	}
-	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
-		ap := a.AddrPort()
-		c.remote = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-	}
+	c := &conn{}
+	c.clientConn.init(s, nc, cfg)
+	c.shell = c
 	return c
 }
 
@@ -80,59 +66,11 @@ func (c *conn) prepare() {
 	c.in = make([]byte, smallBuffer)
 	c.out = make([]byte, 0, smallBuffer)
 	c.rb = make([]byte, smallBuffer)
-	c.req.c = c
+	c.req.client, c.req.carrier = &c.clientConn, c
 	c.req.head.fields = make([]field, 0, 24)
 	c.resp.fields = make([]field, 0, 16)
 	c.watcher = watcher{fn: c.watch, quit: make(chan struct{}, 1), done: make(chan struct{}, 1)}
 	c.pump.init(c)
-}
-
-func (c *conn) tlsBytes() int64 {
-	if c.tls == nil {
-		return 0
-	}
-	return tlsBytes
-}
-
-func (c *conn) serve() {
-	defer c.srv.untrack(c)
-	defer c.nc.Close()
-	defer c.releaseHead() // of HTTP/2
-	defer func() {
-		if v := recover(); v != nil {
-			c.srv.caught(v)
-			c.abandon(v)
-		}
-	}()
-	if c.tls != nil {
-		c.nc.SetDeadline(c.sends().Add(c.srv.HeaderTimeout))
-		if err := c.tls.HandshakeContext(c.srv.base); err != nil || !c.hasSent() {
-			return
-		}
-		c.nc.SetDeadline(time.Time{})
-		if c.tls.ConnectionState().NegotiatedProtocol == "h2" {
-			c.serveH2(nil)
-			return
-		}
-	}
-	c.prepare()
-	for {
-		switch c.readHead() {
-		case headOK:
-		case headHTTP2:
-			c.serveH2(c.in[c.inR:c.inW])
-			return
-		default:
-			return
-		}
-		if !c.exchange() {
-			if c.lingering {
-				c.linger()
-			}
-			return
-		}
-		c.served++
-	}
 }
 
 type headOutcome uint8
@@ -264,7 +202,7 @@ func (c *conn) shrink() {
 	}
 }
 
-// cut ends the connection from any goroutine. It does not wait for an upstream either.
+// cut implements shell. It does not wait for an upstream either.
 func (c *conn) cut() {
 	c.forsaken.Store(true)
 	c.gone.Store(true)
@@ -354,4 +292,55 @@ func (c *conn) linger() {
 		}
 		left -= n
 	}
+}
+
+// cutOff, as conn.sending, means that the connection was closed in the middle of a head.
+const cutOff = -1
+
+// sends notes that the client sends a head, or shakes hands, and returns the time. hasSent is
+// called when that is done. It reports false if the connection was closed meanwhile.
+func (c *conn) sends() (now time.Time) {
+	now = time.Now()
+	c.sending.Store(now.UnixNano())
+	return now
+}
+
+func (c *conn) hasSent() bool { return c.sending.Swap(0) != cutOff }
+
+// idleSince implements shell.
+func (c *conn) idleSince(time.Time) int64 {
+	return cmp.Or(c.idle.Load(), c.parting.Load(), max(c.sending.Load(), 0))
+}
+
+// evict implements shell. A connection that waits for a request counts when it has been closed.
+func (c *conn) evict(since int64) {
+	if c.parting.Load() != 0 {
+		c.srv.evicted.Add(1)
+		c.cut()
+	} else if !c.wakeIfIdle() && c.sending.CompareAndSwap(since, cutOff) {
+		c.srv.evicted.Add(1)
+		c.gone.Store(true)
+		c.tcp().Close()
+	}
+}
+
+// stop implements shell.
+func (c *conn) stop() { c.wakeIfIdle() }
+
+// wakeIfIdle closes a connection that waits for a request, unless one has just arrived, and reports
+// whether it does. The server's mu is held.
+func (c *conn) wakeIfIdle() bool {
+	since := c.idle.Load()
+	if since <= 0 || !c.idle.CompareAndSwap(since, woken) {
+		return false
+	}
+	c.nc.SetReadDeadline(past)
+	return true
+}
+
+// lastLook sets the deadline for the last read of a connection that was woken.
+func (c *conn) lastLook() {
+	c.srv.mu.Lock() // the deadline that woke it has been set by now
+	defer c.srv.mu.Unlock()
+	c.nc.SetReadDeadline(time.Now().Add(wakeGrace))
 }

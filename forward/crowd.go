@@ -30,25 +30,12 @@ const (
 	crowdedAgain = time.Minute
 )
 
-// cutOff, as conn.sending, means that the connection was closed in the middle of a head.
-const cutOff = -1
-
-// sends notes that the client sends a head, or shakes hands, and returns the time. hasSent is
-// called when that is done. It reports false if the connection was closed meanwhile.
-func (c *conn) sends() (now time.Time) {
-	now = time.Now()
-	c.sending.Store(now.UnixNano())
-	return now
-}
-
-func (c *conn) hasSent() bool { return c.sending.Swap(0) != cutOff }
-
 // leavesWithin is how long a connection of HTTP/2 without requests may take to close. One that
 // takes longer is cut when it is in the way of others: its own deadlines have failed.
 const leavesWithin = 5 * time.Second
 
-// woken, as conn.idle, means that the connection was woken by a read deadline to be closed. It
-// stays until a request arrives. overdue means that it should have closed long ago.
+// woken, as what shell.idleSince returns, means that the connection is being closed. overdue means
+// that it should have closed long ago.
 const (
 	woken   = -1
 	overdue = -2
@@ -74,7 +61,7 @@ const h2Counts = 2
 func (s *Server) crowded() bool { return len(s.conns)+s.heavy >= s.MaxConns }
 
 // countHTTP2 is called when a connection turns out to be one of HTTP/2.
-func (s *Server) countHTTP2(c *conn) {
+func (s *Server) countHTTP2(c *clientConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.heavy = h2Counts
@@ -127,14 +114,14 @@ func (s *Server) endsNext() bool {
 // and none while earlier ones are still closing.
 func (s *Server) evictLocked(now time.Time) bool {
 	type candidate struct {
-		c     *conn
+		c     *clientConn
 		since int64
 	}
 	var idle []candidate
 	closing := false
 	latest := now.Add(-s.idleEnough).UnixNano()
 	for c := range s.conns {
-		switch since := c.idleSince(now); {
+		switch since := c.shell.idleSince(now); {
 		case since == woken:
 			closing = true
 		case since == overdue:
@@ -145,10 +132,6 @@ func (s *Server) evictLocked(now time.Time) bool {
 			closing = true
 		case since > 0 && since <= latest:
 			idle = append(idle, candidate{c, since})
-		case since == 0:
-			if since = cmp.Or(c.parting.Load(), c.sending.Load()); since > 0 && since <= latest {
-				idle = append(idle, candidate{c, since})
-			}
 		}
 	}
 	if closing {
@@ -156,65 +139,7 @@ func (s *Server) evictLocked(now time.Time) bool {
 	}
 	slices.SortFunc(idle, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
 	for _, old := range idle[:min(len(idle), 1+s.MaxConns/64)] {
-		if h2 := old.c.h2.Load(); h2 != nil {
-			go func() {
-				if h2.leave(shutdownGrace) {
-					s.evicted.Add(1)
-				}
-			}()
-		} else if old.c.parting.Load() != 0 {
-			s.evicted.Add(1)
-			old.c.cut()
-		} else if !old.c.wakeIfIdle() && old.c.sending.CompareAndSwap(old.since, cutOff) {
-			s.evicted.Add(1)
-			old.c.gone.Store(true)
-			old.c.tcp().Close()
-		}
+		old.c.shell.evict(old.since)
 	}
 	return len(idle) > 0
-}
-
-// idleSince returns when the connection became idle, in Unix nanoseconds. It returns woken or
-// overdue if the connection is being closed, and 0 if it has a request.
-func (c *conn) idleSince(now time.Time) int64 {
-	h2 := c.h2.Load()
-	if h2 == nil {
-		return c.idle.Load()
-	}
-	h2.c.mu.Lock()
-	defer h2.c.mu.Unlock()
-	switch {
-	case h2.c.idleSince.IsZero():
-		return 0
-	case !h2.leaving.IsZero() && now.Sub(later(h2.leaving, h2.c.idleSince)) > leavesWithin:
-		return overdue
-	case !h2.leaving.IsZero():
-		return woken
-	}
-	return h2.c.idleSince.UnixNano()
-}
-
-// wakeIfIdle closes a connection that waits for a request, unless one has just arrived, and reports
-// whether it does. The server's mu is held.
-func (c *conn) wakeIfIdle() bool {
-	since := c.idle.Load()
-	if since <= 0 || !c.idle.CompareAndSwap(since, woken) {
-		return false
-	}
-	c.nc.SetReadDeadline(past)
-	return true
-}
-
-// lastLook sets the deadline for the last read of a connection that was woken.
-func (c *conn) lastLook() {
-	c.srv.mu.Lock() // the deadline that woke it has been set by now
-	defer c.srv.mu.Unlock()
-	c.nc.SetReadDeadline(time.Now().Add(wakeGrace))
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

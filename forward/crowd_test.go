@@ -113,7 +113,7 @@ func TestANewConnectionTakesThePlaceOfTheOneIdleForLongest(t *testing.T) {
 			defer w.server.mu.Unlock()
 			n := 0
 			for c := range w.server.conns {
-				if c.idleSince(time.Now()) > 0 {
+				if c.shell.idleSince(time.Now()) > 0 {
 					n++
 				}
 			}

@@ -21,11 +21,13 @@
 // timer, or it is cut, so that the client cannot take a truncated body for a whole one. A response
 // with a Content-Length that is not met can only be cut.
 //
-// The files are of three kinds. h1*.go, with those that arch_test.go lists beside them, are the
-// shell for HTTP/1.1, and h2*.go, lane.go and stuck.go that for HTTP/2. Neither uses the other; a
-// connection finds out which one it needs. All others are what both share. The kinds are not
-// packages: both shells work on the fields of Request and of a connection at each step, so they
-// would have to export them to each other, or call for each through an interface.
+// The files are floors. At the top, server.go accepts connections and finds out which shell each
+// needs. Below it are the shells: h1*.go, with those that arch_test.go lists beside them, for
+// HTTP/1.1, and h2*.go, lane.go and stuck.go for HTTP/2; neither uses the other. All other files
+// are the ground floor, which both stand on and which uses neither: it reaches a connection through
+// shell, the exchange of a Request through carrier, and the connections of an Upstream over HTTP/2
+// through pool. The floors are not packages: the shells work on the fields of Request and of a
+// connection at each step, so these would have to be exported, or be called for.
 package forward
 
 import (
@@ -233,7 +235,7 @@ type serverLife struct {
 
 // serverConns are the connections of clients. mu guards all but the channel and oneLess.
 type serverConns struct {
-	conns   map[*conn]struct{}
+	conns   map[*clientConn]struct{}
 	heavy   int           // how many connections those of HTTP/2 count for in addition
 	waiting int           // accepted connections that wait for room
 	room    chan struct{} // has a token when a connection went while others wait
@@ -247,6 +249,22 @@ type serverCounts struct {
 	rejected atomic.Int64
 	panics   atomic.Int64
 	evicted  atomic.Int64
+}
+
+// h2windows are what a peer may send before it is forwarded.
+type h2windows struct {
+	first int64 // on a stream, until bytes of it were forwarded
+	full  int64 // on a stream after that
+	conn  int64 // on a connection; returned as soon as bytes arrive, so they bound no memory
+}
+
+// maxStuckBytes is the default of Server.MaxStuckBytes.
+const maxStuckBytes = 64 << 20
+
+// stuckBytes is what Server.MaxStuckBytes limits; see stuck.go.
+type stuckBytes struct {
+	bytes     atomic.Int64
+	relieving atomic.Bool
 }
 
 func (s *Server) init() {
@@ -282,7 +300,7 @@ func (s *Server) init() {
 			s.lane = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
 		}
 		s.listeners = map[net.Listener]struct{}{}
-		s.conns = map[*conn]struct{}{}
+		s.conns = map[*clientConn]struct{}{}
 		s.empty = make(chan struct{})
 		s.base, s.cancel = context.WithCancel(context.Background())
 	})

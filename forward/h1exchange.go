@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+	"unsafe"
 
 	"ebb.dev/ebb/forward/exchange"
 )
@@ -36,11 +37,12 @@ type h1exchange struct {
 	chunks   chunkScanner // follows the response's body
 	clean    bool         // the upstream's connection can be used again
 
-	keeps     bool      // the client's connection can be used again
-	torn      bool      // a write to the client ended in the middle
-	lingering bool      // unread request bytes remain: close politely
-	endBy     time.Time // when the client must have taken the answer that ends the exchange
-	partEnd   time.Time // until when the upstream may go on without the client
+	keeps     bool        // the client's connection can be used again
+	torn      bool        // a write to the client ended in the middle
+	lingering bool        // unread request bytes remain: close politely
+	ctxTimer  *time.Timer // cancels the request's context
+	endBy     time.Time   // when the client must have taken the answer that ends the exchange
+	partEnd   time.Time   // until when the upstream may go on without the client
 }
 
 // exchange serves the request whose head was read last. It reports whether the connection can be
@@ -131,7 +133,7 @@ func (c *conn) finish(do exchange.Do) (keep bool) {
 // a panic in finish, or in the other: others wait for what the exchange holds.
 func (c *conn) over() {
 	defer c.srv.done(&c.req, &c.res)
-	c.req.endContext()
+	c.endContext()
 	c.settleAccount()
 }
 
@@ -243,4 +245,14 @@ func (c *conn) settleAccount() {
 		c.account.Give(c.charged)
 		c.account, c.charged = nil, 0
 	}
+}
+
+// charge implements carrier.
+func (c *conn) charge(a Account, more int64) error {
+	n := more + c.tlsBytes() + int64(cap(c.in)+cap(c.out)+cap(c.rb)) + int64(cap(c.req.head.fields)+cap(c.resp.fields))*int64(unsafe.Sizeof(field{}))
+	if err := a.Take(n); err != nil {
+		return err
+	}
+	c.account, c.charged = a, n
+	return nil
 }

@@ -2,6 +2,8 @@ package forward
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"ebb.dev/ebb/forward/exchange"
@@ -58,10 +60,11 @@ func (c *conn) connect() exchange.Event {
 	c.answered = false
 	var up *upConn
 	var err error
-	if c.machine.NeedsFresh() {
-		up, err = u.dialFor(c)
-	} else {
-		up, err = u.get(c, c.clock, careful)
+	if !c.machine.NeedsFresh() {
+		up = u.takeIdle(c.clock, careful, !c.bodyAhead.stream)
+	}
+	if up == nil {
+		up, err = c.dial(u)
 	}
 	if err != nil {
 		c.clock, c.dialErr = time.Now(), err
@@ -78,6 +81,12 @@ func (c *conn) connect() exchange.Event {
 		e.At = time.Now()
 	}
 	return e
+}
+
+func (c *conn) dial(u *Upstream) (*upConn, error) {
+	ctx, cancel := c.contextFor()
+	defer cancel()
+	return u.dial(ctx)
 }
 
 // release returns the upstream's connection to its pool, or closes it if it cannot be used again.
@@ -165,7 +174,7 @@ func (c *conn) contextFor() (context.Context, context.CancelFunc) {
 	}
 	ctx, leave := context.WithCancelCause(parent)
 	if c.req.ctx == nil {
-		c.req.leaveCtx.Store(&leave)
+		c.leaveCtx.Store(&leave)
 	}
 	cancel := func() { leave(context.Canceled) }
 	if end, t := c.machine.Timer(); t != NoTimer {
@@ -182,9 +191,121 @@ func (c *conn) contextFor() (context.Context, context.CancelFunc) {
 			c.stopWatch()
 		}
 		if c.req.ctx == nil {
-			c.req.leaveCtx.Store(nil)
+			c.leaveCtx.Store(nil)
 		}
 		cancel()
 		leave(context.Canceled)
 	}
+}
+
+// receive reads from the upstream, and sends the request before if that is still to be done.
+func (c *conn) receive(b []byte) (int, error) {
+	if c.toSend == nil {
+		return c.up.Read(b)
+	}
+	up, request := c.up, c.toSend
+	found, sent, n, err := up.Conn.(*socket).ask(request, b)
+	switch {
+	case !up.heard(up.closing(found), c.clock):
+		c.toSend = nil
+		return 0, &unsentError{fmt.Errorf("the idle connection to %s has ended", up.up.addr)}
+	case sent == len(request):
+		c.toSend = nil
+		return n, err
+	case err != nil && isTimeout(err): // before anything was done
+		return 0, err
+	}
+	c.toSend = nil
+	if err == nil {
+		err = c.writeUp(request[sent:])
+	}
+	if err != nil && c.unsent(err) {
+		err = &unsentError{err}
+	}
+	return 0, err
+}
+
+// unsentError means that a kept connection did not take the whole request, so the upstream did
+// nothing with it.
+type unsentError struct{ error }
+
+func isUnsent(err error) bool {
+	_, is := errors.AsType[*unsentError](err)
+	return is
+}
+
+// unsent reports whether a write of the request failed because a kept connection has ended.
+func (c *conn) unsent(err error) bool {
+	if !c.up.reused || c.gone.Load() || isTimeout(err) {
+		return false
+	}
+	c.up.up.learn(c.clock.Sub(c.up.since), c.clock)
+	return true
+}
+
+// lostUnsent returns the event for a kept connection that did not take the request.
+func (c *conn) lostUnsent(err error) exchange.Event {
+	return exchange.Event{Kind: exchange.Lost, Loss: exchange.Unseen, Err: c.explain(err, "send the request to")}
+}
+
+// appendRequest writes the request head for the upstream. streams says that a body follows that has
+// not arrived yet.
+func (r *Request) appendRequest(out []byte, streams bool) []byte {
+	h := &r.head
+	out = append(out, h.bytes(h.method)...)
+	out = append(out, ' ')
+	target := h.bytes(h.target)
+	if len(target) == 0 || target[0] != '/' && target[0] != '*' {
+		out = append(out, '/')
+	}
+	out = append(out, target...)
+	out = append(out, " HTTP/1.1\r\n"...)
+	if !r.edited("host") {
+		out = append(out, "Host: "...)
+		out = append(out, h.bytes(h.host)...)
+		out = append(out, '\r', '\n')
+	}
+	for i := range r.edits {
+		if e := &r.edits[i]; !e.remove {
+			out = appendLine(out, e.name, e.value)
+		}
+	}
+	upgrade := h.upgrades()
+	for i := range h.fields {
+		f := &h.fields[i]
+		switch f.id {
+		case otherHeader, trailerHeader:
+		case expectHeader:
+			if r.deferBody > 0 || r.continueNow {
+				continue
+			}
+		case contentLengthHeader:
+			if h.chunked {
+				continue
+			}
+		default:
+			continue
+		}
+		name := h.bytes(f.name)
+		if r.edited(borrow(name)) {
+			continue
+		}
+		if h.otherTokens && f.id == otherHeader && h.named(name) {
+			continue
+		}
+		out = h.appendField(out, f)
+	}
+	if h.chunked {
+		out = append(out, "Transfer-Encoding: chunked\r\n"...)
+	}
+	if r.deferBody > 0 && streams {
+		out = append(out, "Expect: 100-continue\r\n"...)
+	}
+	switch {
+	case upgrade:
+		out = h.appendUpgrade(out)
+	case h.trailersOK:
+		out = append(out, "Connection: TE\r\nTE: trailers\r\n"...)
+	}
+	return append(out, '\r', '\n')
 }

@@ -95,6 +95,21 @@ func (c *conn) readResponseHead() (unused bool, err error) {
 	}
 }
 
+// answerKind is the kind of the response that is being read.
+func (c *conn) answerKind() answerKind {
+	switch {
+	case c.req.head.asksForHead():
+		return answerToHead
+	case c.resp.status == 204:
+		return answer204
+	case c.resp.status == 304:
+		return answer304
+	case c.kind == bodyChunked:
+		return answerChunked
+	}
+	return answerLength
+}
+
 // errTick means that a timer of the machine has fired, at c.clock.
 var errTick = errors.New("a timer fired")
 

@@ -13,6 +13,7 @@ import (
 
 // h2client handles the frames of a connection to an upstream. c.mu guards the fields below scheme.
 type h2client struct {
+	pool   *h2Pool
 	u      *Upstream
 	c      *h2conn
 	scheme string
@@ -71,9 +72,9 @@ func (s *h2client) awaitSettings() bool {
 }
 
 // startH2Client sends the preface and the settings on a new connection.
-func startH2Client(u *Upstream, nc net.Conn, srv *Server) *h2client {
-	s := &h2client{u: u, nextID: 1, scheme: "http", ready: make(chan struct{})}
-	if u.options.TLS != nil {
+func startH2Client(p *h2Pool, nc net.Conn, srv *Server) *h2client {
+	s := &h2client{pool: p, u: p.u, nextID: 1, scheme: "http", ready: make(chan struct{})}
+	if p.u.options.TLS != nil {
 		s.scheme = "https"
 	}
 	c := newH2Conn(nc, srv, 0, 5*time.Minute)
@@ -98,7 +99,7 @@ func (s *h2client) restLocked(b *h2batch) {
 	if len(c.streams) > 0 || c.last {
 		return
 	}
-	if s.away || int(s.u.h2.open.Load()) > s.u.options.MaxIdle {
+	if s.away || int(s.pool.open.Load()) > s.u.options.MaxIdle {
 		s.away = true
 		c.fw.WriteGoAway(0, http2.ErrCodeNo, nil)
 		c.closeLocked()
@@ -247,7 +248,7 @@ func (s *h2client) badStream(id uint32) error {
 // ended handles the end of the connection: its streams are lost.
 func (s *h2client) ended(err error) {
 	c := s.c
-	s.u.h2.remove(s)
+	s.pool.remove(s)
 	c.mu.Lock()
 	s.away = true
 	spoke := c.known

@@ -31,16 +31,6 @@ const (
 	h2HardBacklog    = 2 << 20  // with more unwritten bytes, the connection is closed
 )
 
-// preface is what a client of HTTP/2 sends first (RFC 9113, section 3.4).
-const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-// h2windows are what a peer may send before it is forwarded.
-type h2windows struct {
-	first int64 // on a stream, until bytes of it were forwarded
-	full  int64 // on a stream after that
-	conn  int64 // on a connection; returned as soon as bytes arrive, so they bound no memory
-}
-
 var h2Windows = h2windows{first: 65535, full: 256 << 10, conn: 8 << 20}
 
 // h2peer is what differs between the two kinds of connection. The reader calls its methods. If keep

@@ -143,7 +143,7 @@ func TestAnOverdueHTTP2ConnectionMakesRoom(t *testing.T) {
 		w.server.mu.Lock()
 		defer w.server.mu.Unlock()
 		for c := range w.server.conns {
-			h2 = c.h2.Load()
+			h2, _ = c.shell.(*h2server)
 		}
 		return h2 != nil
 	})

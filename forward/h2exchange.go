@@ -22,11 +22,9 @@ type h2exchange struct {
 	srv    *h2server
 	r      Request
 	res    Result
-	down   h2half // on the client's connection
-	fields []hpack.HeaderField
-	space  [16]hpack.HeaderField
-
-	method, path, authority string
+	down   h2half                // on the client's connection
+	h2head                       // of r
+	space  [16]hpack.HeaderField // of its fields
 
 	// Only the goroutine that calls the Handler uses these.
 	reader   *h2conn // the connection that it reads, or nil
@@ -208,8 +206,7 @@ func (x *h2exchange) finish(b *h2batch) {
 // it gets no more time than a head.
 func (x *h2exchange) forgetLocked(now time.Time) {
 	x.r = Request{}
-	x.fields, x.space, x.seen = nil, [len(x.space)]hpack.HeaderField{}, Response{}
-	x.method, x.path, x.authority = "", "", ""
+	x.h2head, x.space, x.seen = h2head{}, [len(x.space)]hpack.HeaderField{}, Response{}
 	x.frame, x.dialErr = nil, nil
 	c := x.down.c
 	c.mu.Lock()
@@ -231,7 +228,7 @@ func (x *h2exchange) connect(reader *h2conn, b *h2batch) {
 		x.srv.later = append(x.srv.later, x)
 		return
 	}
-	u.h2.send(u, x, b)
+	u.streams.(*h2Pool).send(x, b)
 }
 
 // armLocked sets the timer of the client's connection for the exchange's next deadline.
@@ -319,7 +316,7 @@ func (x *h2exchange) refuse(bad *syntaxError, b *h2batch) {
 	x.rest(b)
 }
 
-// context is Request.Context.
+// context implements carrier.
 func (x *h2exchange) context() context.Context {
 	x.mu.Lock()
 	if x.r.ctx == nil {

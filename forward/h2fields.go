@@ -15,12 +15,12 @@ import (
 // (RFC 9113 section 8.1.1). Other errors are answered with their status.
 func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2exchange, *syntaxError) {
 	whole := f.StreamEnded()
-	x := &h2exchange{srv: s, expected: -1, body: h2body{length: -1, whole: whole}}
+	x := &h2exchange{srv: s, expected: -1, h2head: h2head{length: -1}, body: h2body{whole: whole}}
 	x.down = h2half{c: s.c, x: x, id: f.StreamID, left: s.c.windows.first, gotEnd: whole}
 	s.c.mu.Lock()
 	x.down.window = s.c.initialWindow
 	s.c.mu.Unlock()
-	x.r.c, x.r.h2, x.r.Started = s.conn, x, now
+	x.r.client, x.r.carrier, x.r.h2, x.r.Started = s.client, x, &x.h2head, now
 	x.fields = x.space[:0]
 	scheme, host, hosts := "", "", 0
 	expects := false
@@ -39,10 +39,10 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 			return nil, errH2Malformed
 		case "content-length":
 			n, ok := parseLength([]byte(field.Value))
-			if !ok || x.body.length >= 0 {
+			if !ok || x.length >= 0 {
 				return nil, errH2Malformed
 			}
-			x.body.length = n
+			x.length = n
 			x.fields = append(x.fields, *field)
 		case "host":
 			hosts++
@@ -75,7 +75,7 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 		return nil, errH2Malformed
 	case x.path[0] != '/' && (x.path != "*" || x.method != "OPTIONS"):
 		return nil, errH2Malformed
-	case whole && x.body.length > 0:
+	case whole && x.length > 0:
 		return nil, errH2Malformed
 	case hosts > 1 || hosts == 1 && x.authority != "" && !strings.EqualFold(host, x.authority):
 		return x, errHost
@@ -87,7 +87,7 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 		return x, errHost
 	}
 	if whole {
-		x.body.length = 0
+		x.length = 0
 	}
 	x.machine.Init(s.srv.traits(exchange.Traits{
 		Started: now, Streams: true, KeepsBody: true, Idempotent: idempotent(x.method), Expects: expects,
@@ -122,16 +122,6 @@ func trailersOf(fields []hpack.HeaderField) []hpack.HeaderField {
 		}
 	}
 	return out
-}
-
-// h2Find returns the first value of a field.
-func h2Find(fields []hpack.HeaderField, name string) (value string, ok bool) {
-	for i := range fields {
-		if sameName(fields[i].Name, name) {
-			return fields[i].Value, true
-		}
-	}
-	return "", false
 }
 
 // h2Length returns the Content-Length of a response, -1 without one. It reports false if one is

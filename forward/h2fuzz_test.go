@@ -119,7 +119,7 @@ func relayFrames(t *testing.T, request, response []byte) {
 	books.room = roomOf(request, response)
 	client, server := net.Pipe()
 	c := newConn(s, server, nil)
-	s.track(c)
+	s.track(&c.clientConn)
 	all.Go(c.serve)
 	all.Go(func() {
 		io.WriteString(client, preface)

@@ -18,7 +18,7 @@ const (
 	h2StallBytes = h2SoftBacklog + h2ReadFrame + unsentBytes
 )
 
-// charge is Request.Charge.
+// charge implements carrier.
 func (x *h2exchange) charge(a Account, more int64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *h2conn) chargeLocked(h *h2half, a Account) error {
 // costLocked returns what the connection uses, whatever its streams do.
 func (c *h2conn) costLocked() int64 {
 	if s, ok := c.peer.(*h2server); ok {
-		return h2ConnBytes + s.conn.tlsBytes()
+		return h2ConnBytes + s.client.tlsBytes()
 	}
 	return h2ConnBytes
 }

@@ -104,17 +104,18 @@ func TestHTTP2AnyMixEndsClean(t *testing.T) {
 	var conns []*h2conn
 	s.mu.Lock()
 	for c := range s.conns {
-		if h2 := c.h2.Load(); h2 != nil {
+		if h2, is := c.shell.(*h2server); is {
 			conns = append(conns, h2.c)
 		}
 	}
 	s.mu.Unlock()
-	up.h2.mu.Lock()
-	for _, c := range up.h2.conns {
+	pool := up.streams.(*h2Pool)
+	pool.mu.Lock()
+	for _, c := range pool.conns {
 		conns = append(conns, c.c)
 	}
-	waiting := len(up.h2.waiting)
-	up.h2.mu.Unlock()
+	waiting := len(pool.waiting)
+	pool.mu.Unlock()
 	if len(conns) < 4 || waiting != 0 {
 		t.Errorf("%d connections, %d exchanges wait for one", len(conns), waiting)
 	}

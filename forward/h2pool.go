@@ -12,6 +12,7 @@ import (
 
 // h2Pool has the HTTP/2 connections of an Upstream, and the requests that wait for one.
 type h2Pool struct {
+	u       *Upstream
 	mu      sync.Mutex
 	conns   []*h2client
 	waiting []*h2exchange
@@ -21,7 +22,7 @@ type h2Pool struct {
 }
 
 // send starts the request on a connection that has room for it, or on a new one.
-func (p *h2Pool) send(u *Upstream, x *h2exchange, b *h2batch) {
+func (p *h2Pool) send(x *h2exchange, b *h2batch) {
 	for {
 		p.mu.Lock()
 		c := p.pickLocked()
@@ -29,13 +30,13 @@ func (p *h2Pool) send(u *Upstream, x *h2exchange, b *h2batch) {
 			p.waiting = append(p.waiting, x)
 			if !p.dialing {
 				p.dialing = true
-				go p.dial(u, x.srv.srv)
+				go p.dial(x.srv.srv)
 			}
 			p.mu.Unlock()
 			return
 		}
 		p.mu.Unlock()
-		if x.open(u, c.c, b) {
+		if x.open(p.u, c.c, b) {
 			return
 		}
 	}
@@ -66,7 +67,7 @@ func (p *h2Pool) pickLocked() (least *h2client) {
 }
 
 // dial opens connections one after the other until no request waits for one. srv counts panics.
-func (p *h2Pool) dial(u *Upstream, srv *Server) {
+func (p *h2Pool) dial(srv *Server) {
 	defer func() {
 		if v := recover(); v != nil {
 			srv.caught(v)
@@ -76,10 +77,10 @@ func (p *h2Pool) dial(u *Upstream, srv *Server) {
 		}
 	}()
 	for {
-		nc, err := u.dialH2(srv)
+		nc, err := p.u.dialH2(srv)
 		var c *h2client
 		if err == nil {
-			c = startH2Client(u, nc, srv)
+			c = startH2Client(p, nc, srv)
 		}
 		p.mu.Lock()
 		waiting := p.waiting
@@ -88,7 +89,7 @@ func (p *h2Pool) dial(u *Upstream, srv *Server) {
 			p.dialing = false
 			p.mu.Unlock()
 			for _, x := range waiting {
-				go x.dialFailed(u, err)
+				go x.dialFailed(p.u, err)
 			}
 			return
 		}
@@ -99,7 +100,7 @@ func (p *h2Pool) dial(u *Upstream, srv *Server) {
 		var b h2batch
 		b.add(c.c)
 		open := func() {
-			for len(waiting) > 0 && waiting[0].open(u, c.c, &b) {
+			for len(waiting) > 0 && waiting[0].open(p.u, c.c, &b) {
 				waiting = waiting[1:]
 			}
 		}
@@ -160,7 +161,7 @@ func (p *h2Pool) remove(c *h2client) {
 	p.open.Store(int32(len(p.conns)))
 }
 
-// close closes the idle connections. Others are closed when their last exchange ends.
+// close implements pool. Connections in use are closed when their last exchange ends.
 func (p *h2Pool) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -168,7 +169,7 @@ func (p *h2Pool) close() {
 	p.closeIdle()
 }
 
-// closeIdle ends each connection as soon as no stream needs it. The next exchange opens a new one.
+// closeIdle implements pool. The next exchange opens a new connection.
 func (p *h2Pool) closeIdle() {
 	p.mu.Lock()
 	conns := slices.Clone(p.conns)

@@ -20,7 +20,6 @@ const h2Replay = 4 << 10
 // h2body is a request's body as far as it has arrived. Until the request is sent to an upstream,
 // all of it is held: at most the stream's window.
 type h2body struct {
-	length   int64 // the Content-Length, or -1
 	got      int64
 	whole    bool // the end of the request has arrived
 	trailers []hpack.HeaderField
@@ -32,10 +31,11 @@ type h2body struct {
 	sentEnd  bool
 }
 
-// count counts the next piece. It reports whether the body still fits its Content-Length.
-func (y *h2body) count(n int, end bool) bool {
-	y.got += int64(n)
-	return y.length < 0 || y.got <= y.length && (!end || y.got == y.length)
+// countLocked counts the next piece of the body. It reports whether that still fits its
+// Content-Length.
+func (x *h2exchange) countLocked(n int, end bool) bool {
+	x.body.got += int64(n)
+	return x.length < 0 || x.body.got <= x.length && (!end || x.body.got == x.length)
 }
 
 // rewind restores the body as it was before it was sent.
@@ -63,7 +63,7 @@ func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 	client := c.peer.(*h2client)
 	h := &h2half{c: c, x: x, left: c.windows.first, paid: x.body.paid}
 	end := x.body.whole && len(x.body.held) == 0 && x.body.trailers == nil
-	e := exchange.Event{Kind: exchange.Connected, At: x.connectedAt(), BodyFollows: !x.body.whole && x.body.length != 0}
+	e := exchange.Event{Kind: exchange.Connected, At: x.connectedAt(), BodyFollows: !x.body.whole && x.length != 0}
 	c.mu.Lock()
 	if !client.takesLocked() {
 		c.mu.Unlock()
@@ -105,7 +105,7 @@ func (x *h2exchange) connectedAt() time.Time {
 func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	x.mu.Lock()
 	live := x.machine.Live()
-	ok = !live || x.body.count(len(data), end)
+	ok = !live || x.countLocked(len(data), end)
 	var do exchange.Do
 	if live && ok && x.machine.Pending() == nil {
 		x.body.whole = x.body.whole || end
@@ -131,7 +131,7 @@ func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok bool) {
 	x.mu.Lock()
 	live := x.machine.Live()
-	ok = !live || !slices.ContainsFunc(fields, h2NoTrailer) && x.body.count(0, true)
+	ok = !live || !slices.ContainsFunc(fields, h2NoTrailer) && x.countLocked(0, true)
 	var do exchange.Do
 	if live && ok {
 		x.body.whole = true

@@ -489,7 +489,7 @@ func TestAnswersThatAClientDoesNotTakeKeepNoHeadsAndEnd(t *testing.T) {
 			server.mu.Lock()
 			defer server.mu.Unlock()
 			for c := range server.conns {
-				h2 := c.h2.Load().c
+				h2 := c.shell.(*h2server).c
 				h2.mu.Lock()
 				if len(h2.streams) != 0 {
 					t.Errorf("%d streams are left", len(h2.streams))

@@ -11,9 +11,9 @@ import (
 
 // h2server handles the frames of a client's connection.
 type h2server struct {
-	c    *h2conn
-	conn *conn
-	srv  *Server
+	c      *h2conn
+	client *clientConn
+	srv    *Server
 
 	later []*h2exchange // admitted; sent when all frames that were read have been handled
 	// spare is how many more streams the client may reset before they are answered; see spend.
@@ -42,18 +42,16 @@ const (
 )
 
 // serveH2 serves an HTTP/2 connection to its end. read is what was already read from it.
-func (c *conn) serveH2(read []byte) {
+func serveH2(c *clientConn, read []byte) {
 	c.srv.countHTTP2(c)
 	c.nc.SetDeadline(time.Time{})
-	nc := c.nc
-	s := &h2server{conn: c, srv: c.srv, opened: time.Now()}
+	s := &h2server{client: c, srv: c.srv, opened: time.Now()}
 	s.spare.fill(h2Resets, s.opened)
-	s.c = newH2Conn(nc, c.srv, c.srv.HeaderTimeout, c.srv.StallTimeout)
+	s.c = newH2Conn(c.nc, c.srv, c.srv.HeaderTimeout, c.srv.StallTimeout)
 	s.c.peer = s
 	if len(read) > 0 {
-		s.c.in.Reset(io.MultiReader(bytes.NewReader(bytes.Clone(read)), h2socket{s.c}))
+		s.c.in.Reset(io.MultiReader(bytes.NewReader(read), h2socket{s.c}))
 	}
-	c.in, c.out, c.rb = nil, nil, nil
 	c.nc.SetReadDeadline(time.Now().Add(c.srv.HeaderTimeout)) // until the first SETTINGS
 	hello := make([]byte, len(preface))
 	if _, err := io.ReadFull(s.c.in, hello); err != nil || string(hello) != preface {
@@ -65,7 +63,9 @@ func (c *conn) serveH2(read []byte) {
 	s.c.armLocked(s.opened.Add(c.srv.FirstRequestTimeout), s.tick)
 	s.c.mu.Unlock()
 	s.c.batch.add(s.c)
-	c.h2.Store(s)
+	c.srv.mu.Lock()
+	c.shell = s
+	c.srv.mu.Unlock()
 	if c.srv.stopped.Load() {
 		s.leave(shutdownGrace)
 	}
@@ -83,9 +83,9 @@ const (
 // partialHead counts the most that a header block can take.
 func (s *h2server) partialHead(begins bool) {
 	if begins {
-		s.conn.holdHead(s.srv.MaxHeaderBytes)
+		s.client.holdHead(s.srv.MaxHeaderBytes)
 	} else {
-		s.conn.releaseHead()
+		s.client.releaseHead()
 	}
 }
 
@@ -357,6 +357,46 @@ func (s *h2server) rest(b *h2batch) {
 		s.closeLocked(b)
 	}
 	c.mu.Unlock()
+}
+
+// idleSince implements shell.
+func (s *h2server) idleSince(now time.Time) int64 {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	switch {
+	case s.c.idleSince.IsZero():
+		return 0
+	case !s.leaving.IsZero() && now.Sub(later(s.leaving, s.c.idleSince)) > leavesWithin:
+		return overdue
+	case !s.leaving.IsZero():
+		return woken
+	}
+	return s.c.idleSince.UnixNano()
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// evict implements shell.
+func (s *h2server) evict(int64) {
+	go func() {
+		if s.leave(shutdownGrace) {
+			s.srv.evicted.Add(1)
+		}
+	}()
+}
+
+// stop implements shell.
+func (s *h2server) stop() { go s.leave(shutdownGrace) }
+
+// cut implements shell. The reader's next read fails.
+func (s *h2server) cut() {
+	s.client.gone.Store(true)
+	s.client.nc.Close()
 }
 
 var errH2Malformed = &syntaxError{400, "malformed request"}

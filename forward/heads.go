@@ -17,7 +17,7 @@ const maxHeadBytes = 32 << 20
 type partialHeads struct {
 	mu    sync.Mutex
 	bytes int
-	conns list.List // of *conn; the oldest head is first
+	conns list.List // of *clientConn; the oldest head is first
 }
 
 // partialHead is a connection's place in partialHeads, which guards it. It is zero without a large
@@ -29,7 +29,7 @@ type partialHead struct {
 
 // holdHead has the connection use n bytes for an incomplete head. Only the goroutine that reads the
 // connection calls it.
-func (c *conn) holdHead(n int) {
+func (c *clientConn) holdHead(n int) {
 	if n <= c.holds {
 		return
 	}
@@ -43,7 +43,7 @@ func (c *conn) holdHead(n int) {
 	h.bytes += n - c.partial.bytes
 	c.partial.bytes = n
 	for h.bytes > s.headBytes && h.conns.Len() > 1 {
-		oldest := h.conns.Front().Value.(*conn)
+		oldest := h.conns.Front().Value.(*clientConn)
 		h.removeLocked(oldest)
 		s.evicted.Add(1)
 		oldest.gone.Store(true)
@@ -52,7 +52,7 @@ func (c *conn) holdHead(n int) {
 }
 
 // releaseHead is called when the head has arrived whole, and when the connection has ended.
-func (c *conn) releaseHead() {
+func (c *clientConn) releaseHead() {
 	if c.holds == 0 {
 		return
 	}
@@ -63,7 +63,7 @@ func (c *conn) releaseHead() {
 	h.removeLocked(c)
 }
 
-func (h *partialHeads) removeLocked(c *conn) {
+func (h *partialHeads) removeLocked(c *clientConn) {
 	if c.partial.place != nil {
 		h.conns.Remove(c.partial.place)
 		h.bytes -= c.partial.bytes

@@ -119,7 +119,7 @@ func TestConnectionsInTheMiddleOfAHeadMakeRoom(t *testing.T) {
 			defer w.server.mu.Unlock()
 			slow := 0
 			for c := range w.server.conns {
-				if c.sending.Load() > 0 {
+				if c.shell.(*conn).sending.Load() > 0 {
 					slow++
 				}
 			}

@@ -3,7 +3,6 @@ package forward
 import (
 	"runtime"
 	"sync"
-	"unsafe"
 )
 
 // Account limits the memory of requests, see Request.Charge. Its methods are called by several
@@ -43,18 +42,13 @@ func take(a Account, n int64) error {
 // connection itself uses is taken from the account of the request that it carries first.
 //
 // The bytes are returned before Done.
-func (r *Request) Charge(a Account, more int64) error {
-	if r.h2 != nil {
-		return r.h2.charge(a, more)
-	}
-	c := r.c
-	n := more + c.tlsBytes() + int64(cap(c.in)+cap(c.out)+cap(c.rb)) + int64(cap(r.head.fields)+cap(c.resp.fields))*int64(unsafe.Sizeof(field{}))
-	if err := a.Take(n); err != nil {
-		return err
-	}
-	c.account, c.charged = a, n
-	return nil
-}
+func (r *Request) Charge(a Account, more int64) error { return r.carrier.charge(a, more) }
+
+// The sizes of buffers: of one that each connection has, and of one for a long body.
+const (
+	smallBuffer = 4 << 10
+	largeBuffer = 64 << 10
+)
 
 // largeBuffers are for bodies. Only an exchange that moves more than a small buffer takes one.
 var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}

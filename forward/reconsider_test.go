@@ -232,7 +232,7 @@ func TestAClientThatLeavesAsItsRequestWaitsAgain(t *testing.T) {
 	for name, before := range map[string]func(r *Request){
 		"a moment before": func(r *Request) {
 			(<-leaving).Close()
-			eventually.True(t, "the client is missed", r.c.gone.Load)
+			eventually.True(t, "the client is missed", r.client.gone.Load)
 		},
 		"at the same moment": func(r *Request) { (<-leaving).Close() },
 		"a moment after":     func(r *Request) { c := <-leaving; time.AfterFunc(time.Millisecond, func() { c.Close() }) },

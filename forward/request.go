@@ -5,7 +5,6 @@ import (
 	"context"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
@@ -25,22 +24,33 @@ type Request struct {
 	// Data belongs to the Handler, from Admit to Done.
 	Data any
 
-	c     *conn
-	head  head
-	h2    *h2exchange
-	edits []edit
-	added []Header // to the response
-	reply Reply    // the Handler's, when that is its decision
+	client  *clientConn
+	carrier carrier
+	head    head    // over HTTP/1.1
+	h2      *h2head // over HTTP/2, else nil
+	edits   []edit
+	added   []Header // to the response
+	reply   Reply    // the Handler's, when that is its decision
 
 	deferBody   time.Duration // for so long the body waits for 100 Continue
 	continueNow bool          // 100 Continue is our own answer
 
 	ctx       context.Context
 	ctxCancel context.CancelCauseFunc
-	ctxTimer  *time.Timer
-	// leaveCtx is ctxCancel for the goroutine that notices when the client of an HTTP/1.1
-	// connection leaves.
-	leaveCtx atomic.Pointer[context.CancelCauseFunc]
+}
+
+// h2head is the head of a request over HTTP/2.
+type h2head struct {
+	method, path, authority string
+	fields                  []hpack.HeaderField
+	length                  int64 // the Content-Length, or -1
+}
+
+// carrier is the exchange of a Request, as its shell has it.
+type carrier interface {
+	// context is Request.Context, charge Request.Charge.
+	context() context.Context
+	charge(a Account, more int64) error
 }
 
 // edit replaces, removes or adds one header field of the forwarded request.
@@ -53,10 +63,11 @@ type edit struct {
 // else of the request before.
 func (r *Request) renew() {
 	*r = Request{
-		c:     r.c,
-		head:  newHead(r.head.fields, true),
-		edits: emptied(r.edits),
-		added: emptied(r.added),
+		client:  r.client,
+		carrier: r.carrier,
+		head:    newHead(r.head.fields, true),
+		edits:   emptied(r.edits),
+		added:   emptied(r.added),
 	}
 }
 
@@ -162,7 +173,7 @@ func (r *Request) Fields(yield func(name, value string) bool) {
 func (r *Request) ContentLength() int64 {
 	switch {
 	case r.h2 != nil:
-		return r.h2.body.length
+		return r.h2.length
 	case r.head.chunked:
 		return -1
 	case r.head.length < 0:
@@ -173,12 +184,12 @@ func (r *Request) ContentLength() int64 {
 
 // TLS reports whether the client connection uses TLS.
 func (r *Request) TLS() bool {
-	return r.c.tls != nil
+	return r.client.tls != nil
 }
 
 // RemoteAddr is the client's address.
 func (r *Request) RemoteAddr() netip.AddrPort {
-	return r.c.remote
+	return r.client.remote
 }
 
 // SetHeader replaces (or adds) a field of the forwarded request. Framing fields cannot be set.
@@ -235,39 +246,7 @@ func (r *Request) edited(name string) bool {
 // ErrClientGone), when a timer of Timeouts fires (cause *TimerError) and when the server is closed.
 // The first call is not free, so a request that does not wait should not make it. If Admit returns
 // because of it, the forwarder answers for the client and the timers, whatever the Decision says.
-func (r *Request) Context() context.Context {
-	if r.h2 != nil {
-		return r.h2.context()
-	}
-	if r.ctx == nil {
-		r.ctx, r.ctxCancel = context.WithCancelCause(r.c.srv.base)
-		r.c.machine.Configure(r.policy())
-		if end, t := r.c.machine.Timer(); t != NoTimer {
-			cancel, err := r.ctxCancel, &TimerError{Timer: t, After: r.Timeouts.Of(t)}
-			r.ctxTimer = time.AfterFunc(time.Until(end), func() { cancel(err) })
-		}
-		// The watcher may already be running. Either it finds the function here, or this call finds
-		// that the client has left.
-		leave := r.ctxCancel
-		r.leaveCtx.Store(&leave)
-		if r.c.gone.Load() {
-			leave(ErrClientGone)
-		}
-	}
-	r.c.startWatch() // for each wait anew: it was stopped at the end of the last one
-	return r.ctx
-}
-
-func (r *Request) endContext() {
-	if r.ctx == nil {
-		return
-	}
-	if r.ctxTimer != nil {
-		r.ctxTimer.Stop()
-	}
-	r.leaveCtx.Store(nil)
-	r.ctxCancel(context.Canceled)
-}
+func (r *Request) Context() context.Context { return r.carrier.context() }
 
 // policy is what the Handler set, for the machine.
 func (r *Request) policy() exchange.Policy {
@@ -281,68 +260,6 @@ func idempotent(method string) bool {
 		return true
 	}
 	return false
-}
-
-// appendRequest writes the request head for the upstream. streams says that a body follows that has
-// not arrived yet.
-func (r *Request) appendRequest(out []byte, streams bool) []byte {
-	h := &r.head
-	out = append(out, h.bytes(h.method)...)
-	out = append(out, ' ')
-	target := h.bytes(h.target)
-	if len(target) == 0 || target[0] != '/' && target[0] != '*' {
-		out = append(out, '/')
-	}
-	out = append(out, target...)
-	out = append(out, " HTTP/1.1\r\n"...)
-	if !r.edited("host") {
-		out = append(out, "Host: "...)
-		out = append(out, h.bytes(h.host)...)
-		out = append(out, '\r', '\n')
-	}
-	for i := range r.edits {
-		if e := &r.edits[i]; !e.remove {
-			out = appendLine(out, e.name, e.value)
-		}
-	}
-	upgrade := h.upgrades()
-	for i := range h.fields {
-		f := &h.fields[i]
-		switch f.id {
-		case otherHeader, trailerHeader:
-		case expectHeader:
-			if r.deferBody > 0 || r.continueNow {
-				continue
-			}
-		case contentLengthHeader:
-			if h.chunked {
-				continue
-			}
-		default:
-			continue
-		}
-		name := h.bytes(f.name)
-		if r.edited(borrow(name)) {
-			continue
-		}
-		if h.otherTokens && f.id == otherHeader && h.named(name) {
-			continue
-		}
-		out = h.appendField(out, f)
-	}
-	if h.chunked {
-		out = append(out, "Transfer-Encoding: chunked\r\n"...)
-	}
-	if r.deferBody > 0 && streams {
-		out = append(out, "Expect: 100-continue\r\n"...)
-	}
-	switch {
-	case upgrade:
-		out = h.appendUpgrade(out)
-	case h.trailersOK:
-		out = append(out, "Connection: TE\r\nTE: trailers\r\n"...)
-	}
-	return append(out, '\r', '\n')
 }
 
 // appendField copies one field. Usually the spans of name and value are contiguous, so that one
@@ -395,4 +312,14 @@ func (r *Response) Header(name string) string {
 		value, _ = r.head.find(name)
 	}
 	return value
+}
+
+// h2Find returns the first value of a field.
+func h2Find(fields []hpack.HeaderField, name string) (value string, ok bool) {
+	for i := range fields {
+		if sameName(fields[i].Name, name) {
+			return fields[i].Value, true
+		}
+	}
+	return "", false
 }

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -54,7 +55,7 @@ func (s *Server) serve(l net.Listener, cfg *tls.Config) error {
 		}
 		pause = 0
 		c := newConn(s, nc, cfg)
-		if !s.track(c) {
+		if !s.track(&c.clientConn) {
 			nc.Close()
 			return ErrServerClosed
 		}
@@ -62,7 +63,52 @@ func (s *Server) serve(l net.Listener, cfg *tls.Config) error {
 	}
 }
 
-func (s *Server) track(c *conn) bool {
+// serve serves a connection to its end. It begins with HTTP/1.1 and may turn out to be one of
+// HTTP/2.
+func (c *conn) serve() {
+	defer c.srv.untrack(&c.clientConn)
+	defer c.nc.Close()
+	defer c.releaseHead() // of HTTP/2
+	defer func() {
+		if v := recover(); v != nil {
+			c.srv.caught(v)
+			c.abandon(v)
+		}
+	}()
+	if c.tls != nil {
+		c.nc.SetDeadline(c.sends().Add(c.srv.HeaderTimeout))
+		if err := c.tls.HandshakeContext(c.srv.base); err != nil || !c.hasSent() {
+			return
+		}
+		c.nc.SetDeadline(time.Time{})
+		if c.tls.ConnectionState().NegotiatedProtocol == "h2" {
+			serveH2(&c.clientConn, nil)
+			return
+		}
+	}
+	c.prepare()
+	for {
+		switch c.readHead() {
+		case headOK:
+		case headHTTP2:
+			read := bytes.Clone(c.in[c.inR:c.inW])
+			c.in, c.out, c.rb = nil, nil, nil
+			serveH2(&c.clientConn, read)
+			return
+		default:
+			return
+		}
+		if !c.exchange() {
+			if c.lingering {
+				c.linger()
+			}
+			return
+		}
+		c.served++
+	}
+}
+
+func (s *Server) track(c *clientConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.crowded() {
@@ -75,7 +121,7 @@ func (s *Server) track(c *conn) bool {
 	return true
 }
 
-func (s *Server) untrack(c *conn) {
+func (s *Server) untrack(c *clientConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
@@ -116,10 +162,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopLocked()
 	for c := range s.conns {
-		c.wakeIfIdle()
-		if h2 := c.h2.Load(); h2 != nil {
-			go h2.leave(shutdownGrace)
-		}
+		c.shell.stop()
 	}
 	if len(s.conns) == 0 {
 		s.closeEmptyLocked()
@@ -150,8 +193,23 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	s.stopLocked()
 	for c := range s.conns {
-		c.cut()
+		c.shell.cut()
 	}
 	s.mu.Unlock()
 	s.cancel()
+}
+
+// NewUpstream returns the Upstream of "host:port". It opens no connection.
+func NewUpstream(addr string, options UpstreamOptions) *Upstream {
+	if options.MaxIdle <= 0 {
+		options.MaxIdle = 1000
+	}
+	setDefault(&options.IdleTimeout, 90*time.Second)
+	setDefault(&options.DialTimeout, 5*time.Second)
+	if options.Dial == nil {
+		options.Dial = dialTCP
+	}
+	u := &Upstream{addr: addr, options: options}
+	u.streams = &h2Pool{u: u}
+	return u
 }

@@ -36,21 +36,6 @@ const bodiless = answerToHead | answer204 | answer304
 
 var answerNames = [...]string{"HEAD", "204", "304", "Content-Length", "chunked"}
 
-// answerKind is the kind of the response that is being read.
-func (c *conn) answerKind() answerKind {
-	switch {
-	case c.req.head.asksForHead():
-		return answerToHead
-	case c.resp.status == 204:
-		return answer204
-	case c.resp.status == 304:
-		return answer304
-	case c.kind == bodyChunked:
-		return answerChunked
-	}
-	return answerLength
-}
-
 // trusted notes a response that was read, and reports whether the connection can be used again.
 // whole says that nothing followed where the response was announced to end.
 func (c *upConn) trusted(kind answerKind, whole bool) bool {

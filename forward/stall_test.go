@@ -208,7 +208,8 @@ func TestAnIdleConnectionKeepsNoLargeHead(t *testing.T) {
 	eventually.True(t, "the connection waits for a request", func() bool {
 		server.mu.Lock()
 		defer server.mu.Unlock()
-		for c := range server.conns {
+		for of := range server.conns {
+			c := of.shell.(*conn)
 			if c.idle.Load() > 0 { // after which it touches its buffers only for a request
 				return cap(c.in)+cap(c.out)+cap(c.rb) <= 5*smallBuffer
 			}

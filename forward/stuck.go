@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -20,19 +19,10 @@ import (
 // The sum changes with each queue, so it is one number. Who is stuck is only looked for when there
 // is too much. Then an eighth is freed, so that the next look is not soon.
 
-const (
-	// maxStuckBytes is the default of Server.MaxStuckBytes.
-	maxStuckBytes = 64 << 20
-	// h2AnswerBytes is what a request uses whose local answer waits for a window.
-	h2AnswerBytes = 2 << 10
-)
+// h2AnswerBytes is what a request uses whose local answer waits for a window.
+const h2AnswerBytes = 2 << 10
 
 var errStuck = errors.New("too many bytes wait for peers that do not take them")
-
-type stuckBytes struct {
-	bytes     atomic.Int64
-	relieving atomic.Bool
-}
 
 // stick counts n more bytes that are stuck, or less if n is negative. Locks may be held.
 func (s *Server) stick(n int64) {
@@ -92,7 +82,7 @@ func (s *Server) h2conns() (conns []*h2conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		if h2 := c.h2.Load(); h2 != nil {
+		if h2, ok := c.shell.(*h2server); ok {
 			conns = append(conns, h2.c)
 		}
 	}

@@ -66,7 +66,7 @@ func TestTimersOfAnUpgradedConnection(t *testing.T) {
 				s.init()
 				near, far := net.Pipe()
 				c := newConn(s, far, nil)
-				s.track(c)
+				s.track(&c.clientConn)
 				all.Go(c.serve)
 				begun := time.Now()
 				io.WriteString(near, "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: talk\r\n\r\n")

@@ -209,7 +209,7 @@ func TestAnUpgradeAfterABody(t *testing.T) {
 				s.init()
 				near, far := net.Pipe()
 				c := newConn(s, far, nil)
-				s.track(c)
+				s.track(&c.clientConn)
 				all.Go(c.serve)
 				all.Go(func() {
 					first := "POST / HTTP/1.1\r\nHost: h\r\n" + offer + "talk\r\n" + test.fields + "\r\n"

@@ -22,11 +22,17 @@ type Upstream struct {
 	idle   []*upConn // a stack: the connection used last is the most likely to be open
 	closed bool
 
-	lesson atomic.Pointer[lesson]
-	h2     h2Pool
+	lesson  atomic.Pointer[lesson]
+	streams pool // the connections of HTTP/2
 
 	noisy    atomic.Uint32 // the answerKinds after which it sent more than it announced
 	overruns [len(answerNames)]atomic.Int64
+}
+
+// pool has the connections of a protocol.
+type pool interface {
+	close()     // no connection is kept any more
+	closeIdle() // each ends as soon as nothing uses it
 }
 
 // lesson is the shortest idle time after which an upstream has closed a connection. A connection
@@ -68,19 +74,6 @@ type UpstreamOptions struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 }
 
-// NewUpstream returns the Upstream of "host:port". It opens no connection.
-func NewUpstream(addr string, options UpstreamOptions) *Upstream {
-	if options.MaxIdle <= 0 {
-		options.MaxIdle = 1000
-	}
-	setDefault(&options.IdleTimeout, 90*time.Second)
-	setDefault(&options.DialTimeout, 5*time.Second)
-	if options.Dial == nil {
-		options.Dial = dialTCP
-	}
-	return &Upstream{addr: addr, options: options}
-}
-
 // Addr returns the address given to NewUpstream.
 func (u *Upstream) Addr() string { return u.addr }
 
@@ -90,7 +83,7 @@ func (u *Upstream) Close() {
 	u.closed = true
 	u.mu.Unlock()
 	u.CloseIdle()
-	u.h2.close()
+	u.streams.close()
 }
 
 // CloseIdle closes the connections that nothing uses. The next exchange opens a new one.
@@ -102,7 +95,7 @@ func (u *Upstream) CloseIdle() {
 	for _, c := range idle {
 		c.close()
 	}
-	u.h2.closeIdle()
+	u.streams.closeIdle()
 }
 
 // DialError means that no connection to an upstream could be made, so nothing was sent to it.
@@ -132,35 +125,29 @@ type upConn struct {
 	unpeeked bool // idle, and not looked at yet: see ask.go
 }
 
-// get returns the idle connection used last, or dials. If careful is true, it does not use a
-// connection that the upstream may be about to close.
-func (u *Upstream) get(client *conn, now time.Time, careful bool) (*upConn, error) {
+// takeIdle returns the idle connection used last, or nil. If careful is true, it is none that the
+// upstream may be about to close. If later is true, the first look at it may be that of the read
+// (see ask.go).
+func (u *Upstream) takeIdle(now time.Time, careful, later bool) *upConn {
 	for {
 		u.mu.Lock()
 		n := len(u.idle)
 		if n == 0 {
 			u.mu.Unlock()
-			break
+			return nil
 		}
 		c := u.idle[n-1]
 		u.idle[n-1] = nil
 		u.idle = u.idle[:n-1]
 		u.mu.Unlock()
-		c.unpeeked = !client.bodyAhead.stream && c.peeksLater(now)
+		c.unpeeked = later && c.peeksLater(now)
 		if !u.usable(c, now, careful) {
 			c.close()
 			continue
 		}
 		c.reused = true
-		return c, nil
+		return c
 	}
-	return u.dialFor(client)
-}
-
-func (u *Upstream) dialFor(client *conn) (*upConn, error) {
-	ctx, cancel := client.contextFor()
-	defer cancel()
-	return u.dial(ctx)
 }
 
 // usable reports whether an idle connection can be used now.

@@ -1,7 +1,7 @@
 package forward
 
 import (
-	"net"
+	"context"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -100,14 +100,6 @@ func (c *conn) watchFull() {
 	}
 }
 
-// tcp returns the client's connection below TLS.
-func (c *conn) tcp() net.Conn {
-	if c.tls != nil {
-		return c.tls.NetConn()
-	}
-	return c.nc
-}
-
 // socket returns the socket of the client's connection, or nil if it has none.
 func (c *conn) socket() syscall.RawConn {
 	sc, ok := c.tcp().(syscall.Conn)
@@ -124,8 +116,41 @@ func (c *conn) socket() syscall.RawConn {
 // leave is called by the watcher or the pump when the client has left.
 func (c *conn) leave() {
 	c.gone.Store(true)
-	if cancel := c.req.leaveCtx.Load(); cancel != nil {
+	if cancel := c.leaveCtx.Load(); cancel != nil {
 		(*cancel)(ErrClientGone)
 	}
 	c.wake()
+}
+
+// context implements carrier.
+func (c *conn) context() context.Context {
+	r := &c.req
+	if r.ctx == nil {
+		r.ctx, r.ctxCancel = context.WithCancelCause(c.srv.base)
+		c.machine.Configure(r.policy())
+		if end, t := c.machine.Timer(); t != NoTimer {
+			cancel, err := r.ctxCancel, &TimerError{Timer: t, After: r.Timeouts.Of(t)}
+			c.ctxTimer = time.AfterFunc(time.Until(end), func() { cancel(err) })
+		}
+		// The watcher may already be running. Either it finds the function here, or this call finds
+		// that the client has left.
+		leave := r.ctxCancel
+		c.leaveCtx.Store(&leave)
+		if c.gone.Load() {
+			leave(ErrClientGone)
+		}
+	}
+	c.startWatch() // for each wait anew: it was stopped at the end of the last one
+	return r.ctx
+}
+
+func (c *conn) endContext() {
+	if c.req.ctx == nil {
+		return
+	}
+	if c.ctxTimer != nil {
+		c.ctxTimer.Stop()
+	}
+	c.leaveCtx.Store(nil)
+	c.req.ctxCancel(context.Canceled)
 }
