@@ -327,6 +327,19 @@ func TestOnePackageFindsTheClusterDomain(t *testing.T) {
 	})
 }
 
+// The options of a component are variables, which docs/reference lists. Tools have flags.
+func TestComponentsHaveOneFlag(t *testing.T) {
+	walkGo(t, func(file string) {
+		folder, _, _ := strings.Cut(file, "/")
+		if slices.Contains([]string{"kubectl-ebb", "monitoring", "sim", "samples", "test"}, folder) || strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		if slices.Contains(imports(t, file), "flag") && file != "controller/process/run.go" {
+			t.Errorf("%s has flags; only -reconciliation-timeout of the controller is one, because Knative has it", file)
+		}
+	})
+}
+
 func TestMainsAreLists(t *testing.T) {
 	walkGo(t, func(file string) {
 		if path.Base(file) != "main.go" || strings.HasPrefix(file, "samples/") || strings.HasPrefix(file, "test/images/") {

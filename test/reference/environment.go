@@ -53,7 +53,8 @@ func environment(s *Source) string {
 	b := page("Environment", "The variables that the components read when they start. A component that cannot read one ends, and names all that are wrong.\n"+
 		"What begins with `EBB_` is Ebb's own; Knative or Kubernetes know the others by the same names. Settings that apply while\n"+
 		"Ebb runs are in [Settings](../settings.md). [The data path](../data-path.md#environment-of-queue-proxy) has the environment of\n"+
-		"queue-proxy. `ebb` is all components in one process: it reads what they read, too.")
+		"queue-proxy. `ebb` is all components in one process: it reads what they read, too. There is one flag, Knative's\n"+
+		"`-reconciliation-timeout` of the controller.")
 	var rows [][]string
 	for _, v := range s.Environment() {
 		rows = append(rows, []string{v.Of, code(v.Name), v.Default, v.Use})
