@@ -62,37 +62,46 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 			x.fields = append(x.fields, *field)
 		}
 	}
-	switch {
-	case f.Truncated:
-		return x, errTooLarge
-	case len(x.fields) > maxFields:
-		return x, errManyFields
-	case x.method == "" || !all([]byte(x.method), tokenChar):
-		return nil, errH2Malformed
-	case x.method == "CONNECT":
-		return x, errConnect
-	case scheme == "" || x.path == "" || !all([]byte(x.path), targetChar):
-		return nil, errH2Malformed
-	case x.path[0] != '/' && (x.path != "*" || x.method != "OPTIONS"):
-		return nil, errH2Malformed
-	case whole && x.length > 0:
-		return nil, errH2Malformed
-	case hosts > 1 || hosts == 1 && x.authority != "" && !strings.EqualFold(host, x.authority):
-		return x, errHost
-	}
-	if x.authority == "" {
-		x.authority = host
-	}
-	if !ValidHost(x.authority) {
-		return x, errHost
-	}
-	if whole {
-		x.length = 0
+	if bad := x.complete(f, scheme, host, hosts); bad != nil {
+		return x, bad
 	}
 	x.machine.Init(s.srv.traits(exchange.Traits{
 		Started: now, Streams: true, KeepsBody: true, Idempotent: idempotent(x.method), Expects: expects,
 	}))
 	return x, nil
+}
+
+// complete checks a head whose fields were read, and fills in what follows from them. hosts is how
+// many Host fields it has.
+func (h *h2head) complete(f *http2.MetaHeadersFrame, scheme, host string, hosts int) *syntaxError {
+	switch {
+	case f.Truncated:
+		return errTooLarge
+	case len(h.fields) > maxFields:
+		return errManyFields
+	case h.method == "" || !all([]byte(h.method), tokenChar):
+		return errH2Malformed
+	case h.method == "CONNECT":
+		return errConnect
+	case scheme == "" || h.path == "" || !all([]byte(h.path), targetChar):
+		return errH2Malformed
+	case h.path[0] != '/' && (h.path != "*" || h.method != "OPTIONS"):
+		return errH2Malformed
+	case f.StreamEnded() && h.length > 0:
+		return errH2Malformed
+	case hosts > 1 || hosts == 1 && h.authority != "" && !strings.EqualFold(host, h.authority):
+		return errHost
+	}
+	if h.authority == "" {
+		h.authority = host
+	}
+	if !ValidHost(h.authority) {
+		return errHost
+	}
+	if f.StreamEnded() {
+		h.length = 0
+	}
+	return nil
 }
 
 // h2ConnectionField reports whether a field is not allowed in HTTP/2 (RFC 9113 section 8.2.2).

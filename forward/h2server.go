@@ -114,16 +114,7 @@ func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 		gotEnd := h.gotEnd
 		h.gotEnd = true
 		c.mu.Unlock()
-		switch {
-		case gotEnd:
-			return true, c.badStream(id, http2.ErrCodeStreamClosed)
-		case !f.StreamEnded() || f.Truncated || !h2Trailers(f):
-			return true, c.badStream(id, http2.ErrCodeProtocol)
-		}
-		if !h.x.requestTrailers(f.RegularFields(), &c.batch) {
-			return true, s.spend(now)
-		}
-		return true, nil
+		return true, s.trailers(h, gotEnd, f, now)
 	}
 	if id <= c.maxID {
 		ours := c.gone.ours(id)
@@ -171,6 +162,20 @@ func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 	}
 	s.running.Add(1)
 	return x.admit(&c.batch), nil
+}
+
+// trailers handles the second header block of a request. gotEnd says that the request had ended
+// before.
+func (s *h2server) trailers(h *h2half, gotEnd bool, f *http2.MetaHeadersFrame, now time.Time) error {
+	switch {
+	case gotEnd:
+		return s.c.badStream(h.id, http2.ErrCodeStreamClosed)
+	case !f.StreamEnded() || f.Truncated || !h2Trailers(f):
+		return s.c.badStream(h.id, http2.ErrCodeProtocol)
+	case !h.x.requestTrailers(f.RegularFields(), &s.c.batch):
+		return s.spend(now)
+	}
+	return nil
 }
 
 func (s *h2server) data(f *http2.DataFrame) error {
