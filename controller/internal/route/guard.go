@@ -255,20 +255,7 @@ func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all 
 			if i == last {
 				into = &in.New
 			}
-			s := &seconds[i][k]
-			if i == last && c.Revisions[last].Percent == 0 {
-				into.Requests += s.Tagged[0] + s.Tagged[1]
-				into.Errors += s.Tagged[1]
-				continue
-			}
-			into.Requests += s.Good + s.Failed
-			into.Errors += s.Failed
-			latency := s.Latency()
-			into.Latency.Merge(&latency)
-			for drawer, n := range s.Senders[:min(len(s.Senders), len(into.Senders))] {
-				into.Senders[drawer].Requests += n[0] + n[1]
-				into.Senders[drawer].Errors += n[1]
-			}
+			count(into, &seconds[i][k], i == last && c.Revisions[last].Percent == 0)
 		}
 		starts := &all[n-1].OldStarts
 		if i == last {
@@ -281,6 +268,23 @@ func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all 
 		all[i].NewReady = ready
 	}
 	return all, ""
+}
+
+// count adds a second of a revision, or of a preview, which has the requests of a tag.
+func count(into *judge.Counts, s *viewv1alpha1.Second, preview bool) {
+	if preview {
+		into.Requests += s.Tagged[0] + s.Tagged[1]
+		into.Errors += s.Tagged[1]
+		return
+	}
+	into.Requests += s.Good + s.Failed
+	into.Errors += s.Failed
+	latency := s.Latency()
+	into.Latency.Merge(&latency)
+	for drawer, n := range s.Senders[:min(len(s.Senders), len(into.Senders))] {
+		into.Senders[drawer].Requests += n[0] + n[1]
+		into.Senders[drawer].Errors += n[1]
+	}
 }
 
 // convict writes on a Revision that it went back, and why. From then on this is the truth: a Route

@@ -30,63 +30,11 @@ type target struct {
 // sets the status and returns ok = false. Then the gateways are left as they are, so a Route never
 // replaces a revision that serves by one that does not.
 func resolve(route *servingv1.Route, configurations listers.ConfigurationLister, revisions listers.RevisionLister) (out []target, ok bool, err error) {
-	service := route.Labels[names.ServiceLabel]
 	for _, entry := range route.Spec.Traffic {
-		t := target{tag: entry.Tag, configuration: entry.ConfigurationName, revision: entry.RevisionName,
-			percent: ptr.Deref(entry.Percent, 0), latest: entry.RevisionName == ""}
-		if t.latest {
-			configuration, err := configurations.Configurations(route.Namespace).Get(t.configuration)
-			if apierrors.IsNotFound(err) {
-				route.Status.MarkMissingTrafficTarget("Configuration", t.configuration)
-				return nil, false, nil
-			} else if err != nil {
-				return nil, false, err
-			}
-			if t.revision = configuration.Status.LatestReadyRevisionName; t.revision == "" {
-				if configuration.IsFailed() {
-					route.Status.MarkConfigurationFailed(t.configuration)
-				} else {
-					route.Status.MarkConfigurationNotReady(t.configuration)
-				}
-				return nil, false, nil
-			}
-			// A tag without a part of the requests shows the latest revision to who asks for it. It
-			// did before any judge had a word, and is where to look for what is wrong.
-			if t.tag == "" || t.percent > 0 {
-				if err := t.goBack(route, revisions); err != nil {
-					return nil, false, err
-				}
-			}
-		}
-		revision, err := revisions.Revisions(route.Namespace).Get(t.revision)
-		switch {
-		case apierrors.IsNotFound(err):
-			route.Status.MarkMissingTrafficTarget("Revision", t.revision)
-			return nil, false, nil
-		case err != nil:
+		t, ok, err := resolveOne(route, entry, configurations, revisions)
+		if !ok || err != nil {
 			return nil, false, err
-		case service != "" && revision.Labels[names.ServiceLabel] != service:
-			route.Status.MarkRevisionNotOwned(t.revision)
-			return nil, false, nil
-		// The latest ready revision may not be Ready at the moment, but there is none better.
-		case !t.latest && !revision.IsReady() && !route.Serves(t.revision):
-			if revision.IsFailed() {
-				route.Status.MarkRevisionFailed(t.revision, revision.Status.GetCondition(servingv1.RevisionConditionReady).GetMessage())
-			} else {
-				route.Status.MarkRevisionNotReady(t.revision)
-			}
-			return nil, false, nil
 		}
-		// A revision in reserve may be parked at any time, until the labeler has seen this Route
-		// and made it active (decision 0007).
-		if revision.RoutingState() == names.RoutingReserve || revision.Annotations[names.ParkedAnnotation] != "" {
-			route.Status.MarkRevisionParked(t.revision)
-			return nil, false, nil
-		}
-		if !t.latest {
-			t.configuration = revision.Labels[names.ConfigurationLabel]
-		}
-		t.h2c = revision.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C
 		out = append(out, t)
 	}
 	if len(out) == 0 {
@@ -94,6 +42,67 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 		return nil, false, nil
 	}
 	return out, true, nil
+}
+
+// resolveOne is resolve for one entry.
+func resolveOne(route *servingv1.Route, entry servingv1.TrafficTarget, configurations listers.ConfigurationLister, revisions listers.RevisionLister) (t target, ok bool, err error) {
+	service := route.Labels[names.ServiceLabel]
+	t = target{tag: entry.Tag, configuration: entry.ConfigurationName, revision: entry.RevisionName,
+		percent: ptr.Deref(entry.Percent, 0), latest: entry.RevisionName == ""}
+	if t.latest {
+		configuration, err := configurations.Configurations(route.Namespace).Get(t.configuration)
+		if apierrors.IsNotFound(err) {
+			route.Status.MarkMissingTrafficTarget("Configuration", t.configuration)
+			return t, false, nil
+		} else if err != nil {
+			return t, false, err
+		}
+		if t.revision = configuration.Status.LatestReadyRevisionName; t.revision == "" {
+			if configuration.IsFailed() {
+				route.Status.MarkConfigurationFailed(t.configuration)
+			} else {
+				route.Status.MarkConfigurationNotReady(t.configuration)
+			}
+			return t, false, nil
+		}
+		// A tag without a part of the requests shows the latest revision to who asks for it. It did
+		// before any judge had a word, and is where to look for what is wrong.
+		if t.tag == "" || t.percent > 0 {
+			if err := t.goBack(route, revisions); err != nil {
+				return t, false, err
+			}
+		}
+	}
+	revision, err := revisions.Revisions(route.Namespace).Get(t.revision)
+	switch {
+	case apierrors.IsNotFound(err):
+		route.Status.MarkMissingTrafficTarget("Revision", t.revision)
+		return t, false, nil
+	case err != nil:
+		return t, false, err
+	case service != "" && revision.Labels[names.ServiceLabel] != service:
+		route.Status.MarkRevisionNotOwned(t.revision)
+		return t, false, nil
+	// The latest ready revision may not be Ready at the moment, but there is none better.
+	case !t.latest && !revision.IsReady() && !route.Serves(t.revision):
+		if revision.IsFailed() {
+			route.Status.MarkRevisionFailed(t.revision, revision.Status.GetCondition(servingv1.RevisionConditionReady).GetMessage())
+		} else {
+			route.Status.MarkRevisionNotReady(t.revision)
+		}
+		return t, false, nil
+	}
+	// A revision in reserve may be parked at any time, until the labeler has seen this Route and
+	// made it active (decision 0007).
+	if revision.RoutingState() == names.RoutingReserve || revision.Annotations[names.ParkedAnnotation] != "" {
+		route.Status.MarkRevisionParked(t.revision)
+		return t, false, nil
+	}
+	if !t.latest {
+		t.configuration = revision.Labels[names.ConfigurationLabel]
+	}
+	t.h2c = revision.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C
+	return t, true, nil
 }
 
 // goBack replaces a revision that went back by the last good one. If there is none, the requests
