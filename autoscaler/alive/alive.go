@@ -18,8 +18,9 @@
 //	Lost     signs of life for BackAfter -> Well
 //
 // All agree if this autoscaler asked in vain, an activator or a node agent on a third node did,
-// too, or else the node has not renewed its Lease, and more nodes answer than are silent. Where
-// they do not agree, a node stays what it is: nothing is taken back but for a sign of life.
+// too, or else the node has neither renewed its Lease nor answered anybody for as long, and more
+// nodes answer than are silent. Where they do not agree, a node stays what it is: nothing is taken
+// back but for a sign of life.
 package alive
 
 import (
@@ -73,8 +74,9 @@ type Node struct {
 
 	// by is the node of the activator, or of the agent, that asked in vain last.
 	by string
-	// spoke is the newest sign of life, steady the first one since a silence of SilentAfter.
-	spoke, steady time.Duration
+	// spoke is the newest sign of life, joined the newest one that came through the network of
+	// pods, steady the first one since a silence of SilentAfter.
+	spoke, joined, steady time.Duration
 	// first is the first question in vain after spoke, began this autoscaler's first one; own and
 	// other are the newest ones: of this autoscaler, and from a third node. They count only if
 	// they are after spoke.
@@ -82,15 +84,25 @@ type Node struct {
 	// read is when its Lease was last read, renewed when it was seen to have changed, or when it
 	// was first read after a while.
 	read, renewed time.Duration
+	// bare says that nothing but an agent is there, lives when the Lease of such a node was last
+	// seen to change between two reads.
+	bare  bool
+	lives time.Duration
 }
 
 // Watched is a node that is watched from now on. Nothing that was before counts against it.
 func Watched(now time.Duration) Node {
-	return Node{Since: now, spoke: now, steady: now, first: now, began: now, own: now, other: now, read: now, renewed: now}
+	return Node{Since: now, spoke: now, steady: now, first: now, began: now, own: now, other: now, renewed: now}
 }
 
 // Spoke takes a sign of life.
 func (n *Node) Spoke(at time.Duration) {
+	n.opened(at)
+	n.joined = max(n.joined, at)
+}
+
+// opened takes a sign of life from the node's own network alone.
+func (n *Node) opened(at time.Duration) {
 	if n.silence(at) >= SilentAfter {
 		n.steady = at
 	}
@@ -120,6 +132,9 @@ func (n *Node) Unanswered(asked time.Duration, by string) {
 // Lease takes that the node's Lease was read, and whether it has changed since the last time. What
 // happened between two reads that are long apart is not known.
 func (n *Node) Lease(at time.Duration, changed bool) {
+	if n.bare && changed && at-n.read <= counts {
+		n.lives = max(n.lives, at)
+	}
 	if changed || at-n.read > counts {
 		n.renewed = max(n.renewed, at)
 	}
@@ -140,6 +155,10 @@ type Around struct {
 	// are not silent themselves. This autoscaler's own node is one of them. Unheard are those that
 	// are silent, too.
 	Heard, Unheard int
+	// Open and Shut are neither, nodes with an agent alone. Since this one fell silent, the port of
+	// the agent was open, and nobody knows whether the network of pods goes there. Or it was not,
+	// and the node has renewed its Lease.
+	Open, Shut int
 }
 
 // Decide is what becomes of the node, and why.
@@ -189,6 +208,17 @@ func (n *Node) agree(a Around, now time.Duration) (why string, agreed bool) {
 	own := n.own > n.spoke && n.own-n.began >= AskTime/2 && now-n.own <= counts
 	other := n.other > n.spoke && now-n.other <= counts
 	lease := now - n.renewed
+	// Who answered meanwhile did so without a renewal, too, so that this says nothing.
+	old := now-n.read <= counts && min(lease, n.silence(now)) >= LeaseAfter
+	// Those that may be cut off together with this one count against a verdict. If only this one
+	// does not renew its Lease, it is no cut that they share.
+	heard, unheard, are := a.Heard, a.Unheard+1+a.Open+a.Shut, "are"
+	switch {
+	case old:
+		heard, unheard = a.Heard+a.Open, a.Unheard+1
+	case a.Open+a.Shut > 0:
+		are = "are or may be"
+	}
 	var by []string
 	if own {
 		by = append(by, "this autoscaler")
@@ -200,17 +230,19 @@ func (n *Node) agree(a Around, now time.Duration) (why string, agreed bool) {
 	switch {
 	case !own:
 		return "this autoscaler has not asked in vain twice in the last 3 s, at a pod that had answered it before", false
-	case a.Unheard+1 >= a.Heard:
-		return fmt.Sprintf("%s, but %d of %d nodes are silent, so it may be the one who asks that is cut off", asked, a.Unheard+1, a.Unheard+1+a.Heard), false
+	case unheard >= heard:
+		return fmt.Sprintf("%s, but %d of %d nodes %s silent, so it may be the one who asks that is cut off", asked, unheard, unheard+heard, are), false
 	case other:
 	case now-n.read > counts:
 		return asked + " alone, and its Lease is not known", false
 	case lease < LeaseAfter:
 		return fmt.Sprintf("%s alone, and its Lease may be no older than %s", asked, seconds(lease)), false
+	case !old:
+		return fmt.Sprintf("%s alone, and its Lease, which is %s old, counts after as long a silence", asked, seconds(lease)), false
 	default:
 		asked += " alone, and its Lease is " + seconds(lease) + " old"
 	}
-	return fmt.Sprintf("%s; %d nodes answer", asked, a.Heard), true
+	return fmt.Sprintf("%s; %d nodes answer", asked, heard), true
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

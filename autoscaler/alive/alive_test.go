@@ -306,11 +306,14 @@ func TestReasons(t *testing.T) {
 		}
 		return n
 	}
-	both, alone := silent(94, 94), silent(94, 0)
+	both, alone, long := silent(94, 94), silent(94, 0), silent(103, 0)
 	fresh, stale := alone, alone
 	for at := 82.; at <= 95; at++ {
 		fresh.Lease(s(at), at == 91)
 		stale.Lease(s(at), false)
+	}
+	for at := 91.; at <= 104; at++ {
+		long.Lease(s(at), false)
 	}
 	lost := both
 	lost.State = Lost
@@ -332,7 +335,12 @@ func TestReasons(t *testing.T) {
 		{both, Around{Heard: 2, Unheard: 1}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler and from node c, but 2 of 4 nodes are silent, so it may be the one who asks that is cut off"},
 		{alone, Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease is not known"},
 		{fresh, Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease may be no older than 4.0 s"},
-		{stale, Around{Heard: 2}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease is 13.0 s old; 2 nodes answer"},
+		{stale, Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler alone, and its Lease, which is 13.0 s old, counts after as long a silence"},
+		{long, Around{Heard: 2}, 104, Lost, "nothing there has answered for 13.0 s; asked by this autoscaler alone, and its Lease is 13.0 s old; 2 nodes answer"},
+		{long, Around{Heard: 1, Open: 1}, 104, Lost, "nothing there has answered for 13.0 s; asked by this autoscaler alone, and its Lease is 13.0 s old; 2 nodes answer"},
+		{long, Around{Heard: 1, Shut: 1}, 104, Doubted, "nothing there has answered for 13.0 s; asked by this autoscaler, but 1 of 2 nodes are silent, so it may be the one who asks that is cut off"},
+		{both, Around{Heard: 2, Open: 1}, 95, Doubted, "nothing there has answered for 4.0 s; asked by this autoscaler and from node c, but 2 of 4 nodes are or may be silent, so it may be the one who asks that is cut off"},
+		{both, Around{Heard: 3, Shut: 1}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler and from node c; 3 nodes answer"},
 		{silent(0, 94), Around{Heard: 2}, 95, Doubted, "nothing there has answered for 4.0 s; this autoscaler has not asked in vain twice in the last 3 s, at a pod that had answered it before"},
 		{both, Around{Heard: 2}, 99, Doubted, "nothing there has answered for 8.0 s; this autoscaler has not asked in vain twice in the last 3 s, at a pod that had answered it before"},
 		{lost, Around{Heard: 2}, 95, Lost, "nothing there has answered for 4.0 s; asked by this autoscaler and from node c; 2 nodes answer"},

@@ -18,27 +18,32 @@ const tick = AskTime / 2
 const present = 20 * time.Second
 
 // world is what is true of three nodes, what lies between them, and what the autoscaler on x knows
-// of y and z. There is an activator on z, and an agent on each node or on none. The model test
-// visits every world that any order of events can lead to.
+// of y and z. There is an activator on z, and an agent on each node or on none. There may be a
+// fourth node u, which is bare. The model test visits every world that any order of events
+// can lead to.
 type world struct {
-	y, z Node
+	y, z, u Node
 
 	// lone: there is no activator on z, only a pod. agents: y and z have one, and that on z has
 	// been answered by y unless it is a stranger there. shut: a NetworkPolicy has pods on y answer
 	// nobody. stuck are the nodes whose agents say nothing.
 	lone, agents, stranger, shut bool
 	stuck                        [2]bool
+	// closed: a firewall closes the port of the agent on u. split: the network of pods is two, of x
+	// and z, and of y and u, whose agent's port is open for x.
+	closed, split bool
+	mute          int8 // for how many ticks nobody has answered at u, at most two
 	// off are the nodes without power, cut the ways that lead nowhere: x to y, x to z, z to y.
 	// Nodes in the dark renew no Lease for the API server, although they have power. away: nobody
 	// does.
-	off, dark [2]bool
+	off, dark [3]bool
 	cut       [3]bool
 	away      bool
 	gone      int8 // for how many ticks it has been away, at most one more than counts has
 	// leases are how many ticks old the Leases are, news those that were renewed since they were
 	// read. Nodes renew them each tick, or as late as they may.
-	leases [2]int8
-	news   [2]bool
+	leases [3]int8
+	news   [3]bool
 	late   bool
 
 	asks [5]ask
@@ -48,13 +53,14 @@ type world struct {
 	apart int8
 
 	// How often each event may still come.
-	deaths, returns, cuts, heals, losses, darkens, outages, shuts, stops int8
-	broken                                                               string
+	deaths, returns, cuts, heals, losses, darkens, outages, shuts, stops, halves int8
+	broken                                                                       string
 }
 
 const (
 	y = 0
 	z = 1
+	u = 2
 
 	xy = 0
 	xz = 1
@@ -103,6 +109,9 @@ func (w *world) leads(way int) bool {
 	return !w.cut[zy] && !w.off[y] && !w.off[z]
 }
 
+// halved reports whether x and z are no more than half of the nodes that are known to answer.
+func (w *world) halved() bool { return w.closed || w.split }
+
 // older is a node's knowledge a tick later.
 func (n Node) older() Node {
 	first, own, other := n.first > n.spoke, n.own > n.spoke, n.other > n.spoke
@@ -114,7 +123,7 @@ func (n Node) older() Node {
 	}
 	n.first, n.began, n.own, n.other = down(n.first, first), down(n.began, own), down(n.own, own), down(n.other, other)
 	n.Since, n.spoke, n.steady, n.renewed = max(n.Since-tick, 0), max(n.spoke-tick, 0), max(n.steady-tick, 0), max(n.renewed-tick, 0)
-	n.read = max(n.read-tick, 0)
+	n.read, n.joined, n.lives = max(n.read-tick, 0), max(n.joined-tick, 0), max(n.lives-tick, 0)
 	if !other {
 		n.by = ""
 	}
@@ -125,6 +134,9 @@ func (n Node) older() Node {
 func (w *world) decide() {
 	was := [2]State{w.y.State, w.z.State}
 	watch := Watch{Self: "x", nodes: map[string]*Node{"y": &w.y, "z": &w.z}}
+	if w.u.bare {
+		watch.nodes["u"] = &w.u
+	}
 	watch.Step(present)
 	for i, n := range []*Node{&w.y, &w.z} {
 		if n.State < Silent || n.State <= was[i] {
@@ -137,6 +149,8 @@ func (w *world) decide() {
 			bad("this autoscaler reaches it")
 		case i == y && (!w.lone && w.answered(zy) && w.leads(xz) || w.reached()) && w.reach[zy] >= long && w.reach[xz] >= long:
 			bad("somebody on z reaches it and says so")
+		case w.halved() && (time.Duration(w.leases[i])*tick < LeaseAfter-AskTime || w.leases[u] >= w.leases[i]):
+			bad("half of the nodes are cut off")
 		case i == y && w.vouched() && w.reach[host] >= long:
 			bad("its agent says that it lives")
 		case w.apart >= long:
@@ -238,6 +252,11 @@ func (w world) steps() (out []step) {
 		can("cut "+name, !w.cut[way] && w.cuts > 0, func(w *world) { w.cuts--; w.cut[way] = true })
 		can("heal "+name, w.cut[way] && w.heals > 0, func(w *world) { w.heals--; w.cut[way] = false })
 	}
+	halve := func(name string, how func(w *world)) {
+		can(name, w.halves > 0, func(w *world) { w.halves--; w.split, w.cut[xy], w.cut[zy] = true, true, true; how(w) })
+	}
+	halve("the network of pods splits", func(*world) {})
+	halve("y and u are cut off", func(w *world) { w.closed, w.dark[y], w.dark[u] = true, true, true })
 	can("x is cut off", !w.cut[xy] && !w.cut[xz] && w.cuts > 1, func(w *world) { w.cuts -= 2; w.cut[xy], w.cut[xz] = true, true })
 	can("pods on y are shut", !w.shut && w.shuts > 0, func(w *world) { w.shuts--; w.shut = true })
 	for i, name := range []string{"y", "z"} {
@@ -253,7 +272,7 @@ func (w *world) ofZ() *Node { return &w.z }
 
 // tick lets time pass, and asks.
 func (w *world) tick() {
-	w.y, w.z = w.y.older(), w.z.older()
+	w.y, w.z, w.u = w.y.older(), w.z.older(), w.u.older()
 	for way := range w.asks {
 		if w.asks[way].on {
 			w.asks[way].ticks++
@@ -274,7 +293,11 @@ func (w *world) tick() {
 	if w.gone = min(w.gone+1, int8(counts/tick)+1); !w.away {
 		w.gone = 0
 	}
-	for i, n := range []*Node{&w.y, &w.z} {
+	nodes := []*Node{&w.y, &w.z}
+	if w.u.bare {
+		nodes = append(nodes, &w.u)
+	}
+	for i, n := range nodes {
 		w.leases[i] = min(w.leases[i]+1, int8(LeaseAfter/tick))
 		if !w.off[i] && !w.dark[i] && !w.away && (!w.late || w.leases[i] >= int8(10*time.Second/tick)) {
 			w.leases[i], w.news[i] = 0, true
@@ -285,6 +308,17 @@ func (w *world) tick() {
 		}
 	}
 	doubted := w.y.State != Well || w.y.silence(present) > 0
+	switch w.mute = min(w.mute+1, 2); {
+	case !w.u.bare:
+		w.mute = 0
+	case !w.closed:
+		w.mute = 0
+		if w.u.opened(present); doubted && !w.split {
+			w.u.Spoke(present)
+		}
+	case w.mute == 2:
+		w.u.Unanswered(present-AskTime, "")
+	}
 	for way := range w.asks {
 		if w.asks[way].on {
 			continue
@@ -303,7 +337,7 @@ func (w *world) tick() {
 // settles lets time pass without a fault, and says what is wrong then. known has the results of
 // earlier calls.
 func settles(w world, known map[world]string) string {
-	w.deaths, w.returns, w.cuts, w.heals, w.losses, w.darkens, w.outages, w.shuts, w.stops = 0, 0, 0, 0, 0, 0, 0, 0, 0
+	w.deaths, w.returns, w.cuts, w.heals, w.losses, w.darkens, w.outages, w.shuts, w.stops, w.halves = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 	var passed []world
 	wrong, found := "", false
 	for len(passed) < 1000 {
@@ -329,6 +363,7 @@ func settles(w world, known map[world]string) string {
 
 // unsettled says what is wrong in a world in which nothing has changed for long.
 func (w world) unsettled() string {
+	dead := func(i int) bool { return w.off[i] || w.dark[i] && !w.dark[u] }
 	seen := w.answered(xy) || w.answered(zy) && w.leads(xz) && !w.lone || w.reached()
 	switch {
 	case seen && w.y.State >= Silent:
@@ -339,7 +374,7 @@ func (w world) unsettled() string {
 		return "y answers, and is doubted"
 	case w.leads(xz) && w.z.State != Well:
 		return "z answers, and is doubted"
-	case !seen && !w.vouched() && w.leads(xz) && w.y.State != Lost && (w.witness() || w.off[y] || w.dark[y]):
+	case !seen && !w.vouched() && w.leads(xz) && w.y.State != Lost && (w.witness() && !w.halved() || dead(y)):
 		return "y is dead, and its pods are not replaced"
 	case w.off[z] && w.leads(xy) && w.z.State != Lost:
 		return "z is dead, and its pods are not replaced"
@@ -347,8 +382,8 @@ func (w world) unsettled() string {
 	return ""
 }
 
-// every has TestEveryInterleaving visit the worlds with several faults, too: a million, which takes
-// minutes with the race detector.
+// every has TestEveryInterleaving visit the worlds with several faults, too: two million, which
+// takes minutes with the race detector.
 var every = flag.Bool("every", false, "visit the worlds with several faults, too")
 
 func TestEveryInterleaving(t *testing.T) {
@@ -362,6 +397,11 @@ func TestEveryInterleaving(t *testing.T) {
 		"two ways are cut":                     {cuts: 2},
 		"the control plane loses a node":       {darkens: 1},
 		"no API server, and a way that is cut": {outages: 1, cuts: 1, lone: true},
+
+		"a dark node, and a way that is cut":         {darkens: 1, cuts: 1},
+		"four: a node dies":                          {deaths: 1, u: Node{bare: true}},
+		"four: a node dies, and a port is closed":    {deaths: 1, u: Node{bare: true}, closed: true},
+		"four: half are cut off, or from pods alone": {halves: 1, u: Node{bare: true}, late: true},
 
 		"agents: packets are lost":                    {losses: 1, agents: true, lone: true},
 		"agents: a node dies and returns":             {deaths: 1, returns: 1, agents: true, lone: true},
@@ -380,6 +420,9 @@ func TestEveryInterleaving(t *testing.T) {
 		"a packet is lost, and a node is dark": {darkens: 1, losses: 1},
 		"a dark node, a cut, and no activator": {darkens: 1, cuts: 1, lone: true, late: true},
 		"no API server, a death, no activator": {outages: 1, deaths: 1, lone: true},
+
+		"four: half are cut off, and a node is dark":          {halves: 1, darkens: 1, u: Node{bare: true}},
+		"four: a node dies, and a port is closed, late Lease": {deaths: 1, u: Node{bare: true}, closed: true, late: true},
 
 		"agents: a way is cut, and one stops":            {cuts: 1, stops: 1, agents: true},
 		"agents: two ways are cut":                       {cuts: 2, agents: true, lone: true},

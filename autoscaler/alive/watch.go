@@ -30,6 +30,10 @@ type Verdict struct {
 // long Kubernetes may place new ones there, of which nobody could tell that they do not start.
 const Placed = 45 * time.Second
 
+// proves is for how long before a Lease is seen to change it may have been renewed: there may be a
+// gap between two reads that counts as none, and a read takes a second at most.
+const proves = counts + AskTime
+
 // Keep watches these nodes from now on, and no others but those that have just fallen silent.
 func (w *Watch) Keep(nodes []string, now time.Duration) {
 	kept := make(map[string]*Node, len(nodes))
@@ -53,6 +57,21 @@ func (w *Watch) Keep(nodes []string, now time.Duration) {
 func (w *Watch) Spoke(node string, at time.Duration) {
 	if n := w.nodes[node]; n != nil {
 		n.Spoke(at)
+	}
+}
+
+// Opened takes that the port of a node's agent is open, also if only to refuse. An agent has its
+// node's own network, so this says nothing about that of pods.
+func (w *Watch) Opened(node string, at time.Duration) {
+	if n := w.nodes[node]; n != nil {
+		n.opened(at)
+	}
+}
+
+// Bare takes whether there is nothing on a node but an agent.
+func (w *Watch) Bare(node string, is bool) {
+	if n := w.nodes[node]; n != nil {
+		n.bare = is
 	}
 }
 
@@ -110,19 +129,23 @@ func (w *Watch) Forget() {
 
 // Step decides about all nodes. It returns those that are not well or have just become it, by name.
 func (w *Watch) Step(now time.Duration) (all []Verdict) {
-	var silent []string
-	spoke := make([]time.Duration, 0, len(w.nodes)) // of those that are not silent
+	silent, bare := 0, []*Node(nil)
+	joined := make([]time.Duration, 0, len(w.nodes)) // of those that are not silent
 	for name, n := range w.nodes {
-		switch {
-		case name == w.Self:
-		case n.silence(now) >= SilentAfter:
-			silent = append(silent, name)
-		default:
-			spoke = append(spoke, n.spoke)
+		if name == w.Self {
+			continue
+		}
+		if n.bare {
+			bare = append(bare, n)
+		}
+		if n.silence(now) >= SilentAfter {
+			silent++
+		} else {
+			joined = append(joined, n.joined)
 		}
 	}
-	if len(silent) > 0 {
-		slices.Sort(spoke)
+	if silent > 0 {
+		slices.Sort(joined)
 	}
 	for name, n := range w.nodes {
 		if name == w.Self || n.State == Well && n.Ends == 0 && n.silence(now) == 0 {
@@ -131,8 +154,18 @@ func (w *Watch) Step(now time.Duration) (all []Verdict) {
 		// This autoscaler's own node answers.
 		a := Around{Heard: 1}
 		if n.silence(now) >= SilentAfter {
-			since, _ := slices.BinarySearch(spoke, n.first+1)
-			a.Heard, a.Unheard = 1+len(spoke)-since, len(silent)-1
+			since, _ := slices.BinarySearch(joined, n.first+1)
+			a.Heard, a.Unheard = 1+len(joined)-since, silent-1
+			for _, b := range bare {
+				switch quiet := b.silence(now) >= SilentAfter; {
+				case b == n:
+				case quiet && b.lives > max(n.first, n.renewed)+proves:
+					a.Unheard--
+					a.Shut++
+				case !quiet && b.spoke > n.first && b.joined <= n.first:
+					a.Open++
+				}
+			}
 		}
 		was := n.State
 		reason := n.Decide(a, now)

@@ -298,3 +298,64 @@ func TestAnAgentSpeaksForItsOwnNode(t *testing.T) {
 		server.Close()
 	}
 }
+
+// Node u has an agent alone, at its own address. Activators on a and d are all that asks besides
+// this autoscaler on a, and b does not answer these.
+func TestWhereANodeWithAnAgentAloneCounts(t *testing.T) {
+	const u, d = "10.0.0.3", "10.0.0.4"
+	old := func(node string) bool { return node == podB.String() }
+	for name, c := range map[string]struct {
+		closed bool // the port of the agent on u, since long
+		far    byte // what the agent on u says of the activator on a
+		dark   func(node string) bool
+		within time.Duration
+		want   bool
+	}{
+		"its agent reaches others":                      {far: 'y', within: 6 * time.Second, want: true},
+		"it may be on the other side of a split":        {far: 'n', within: time.Minute},
+		"its agent says nothing":                        {within: time.Minute},
+		"its agent says nothing, and the Lease is old":  {dark: old, within: 20 * time.Second, want: true},
+		"its port is closed":                            {closed: true, within: time.Minute},
+		"its port is closed, and the Lease is old":      {closed: true, dark: old, within: 20 * time.Second, want: true},
+		"its port is closed, and both Leases are old":   {closed: true, dark: func(string) bool { return true }, within: time.Minute},
+		"it is on the other side, and its Lease is old": {far: 'n', dark: func(node string) bool { return node == u }, within: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func() *cluster {
+				l := newCluster(t, "a", podB.String(), u, d)
+				l.Agent = func(ip string) bool { return ip == u }
+				l.Activators = func() map[string]string { return map[string]string{"a": far.String()} }
+				l.Agents = func(_ context.Context, on []string, pods []netip.Addr, got func(wire.ReachAnswer)) {
+					if answer := (word{far: c.far}).of(pods); c.far != 0 && on == nil {
+						answer.Node = u
+						got(answer)
+					}
+				}
+				l.Others = func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
+					if takes(ctx, alive.AskTime) {
+						got(wire.ReachAnswer{Node: d, Silent: pods})
+					}
+				}
+				lease := l.Lease
+				l.Lease = func(ctx context.Context, node string) (string, error) {
+					var dark bool
+					if l.set(func() { dark = l.says[podB.String()] != nil && c.dark != nil && c.dark(node) }); dark {
+						return "long ago", nil
+					}
+					return lease(ctx, node)
+				}
+				return l
+			}, func(l *cluster) {
+				if c.closed {
+					l.set(func() { l.says[u] = errSilent })
+					time.Sleep(time.Minute)
+				}
+				l.set(func() { l.says[podB.String()] = errSilent })
+				time.Sleep(c.within)
+				if lost := slices.Contains(l.states(), podB.String()+" lost"); lost != c.want || !c.want && len(l.states()) > 0 {
+					t.Errorf("told of %v: %+v", l.states(), l.Now())
+				}
+			})
+		})
+	}
+}

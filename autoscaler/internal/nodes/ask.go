@@ -160,8 +160,11 @@ func (w *Watcher) ask(ctx context.Context, q question) {
 	}
 	switch now := w.timeLocked(); {
 	case best.answer == life:
-		w.places.note(best.ip, now)
-		w.watch.Spoke(q.node, now)
+		if w.places.note(best.ip, now); w.config.Agent(best.ip) {
+			w.watch.Opened(q.node, now)
+		} else {
+			w.watch.Spoke(q.node, now)
+		}
 	case best.answer == silence && q.answers && ctx.Err() == nil && q.epoch == w.epoch && now-q.asked <= late:
 		w.watch.Unanswered(q.node, w.config.Self, q.asked, now)
 	}

@@ -142,6 +142,9 @@ func (w *Watcher) Round(ctx context.Context) {
 	w.last = now
 	maps.DeleteFunc(w.inquiry.vouched, func(_ string, s spell) bool { return now-s.last > vouchGap })
 	w.watch.Keep(w.places.list(pods, now), now)
+	for node := range pods {
+		w.watch.Bare(node, len(w.podsOf(node)) == 0)
+	}
 	w.now = w.watch.Step(now)
 	var told []alive.Verdict
 	silent := map[string]bool{}

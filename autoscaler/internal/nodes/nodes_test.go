@@ -310,6 +310,32 @@ func TestTheLeaseIsReadOfNodesThatDoNotAnswer(t *testing.T) {
 	}
 }
 
+// The control plane does not see b either, which is no sign while an activator reaches it. That is
+// asked seldom, because another one, which is gone, has its time each time. Meanwhile requests
+// through the one beside this autoscaler fail at once.
+func TestAnActivatorSpeaksAgainstAnOldLease(t *testing.T) {
+	b := netip.MustParseAddr("10.0.0.2")
+	live(t, func() *cluster {
+		c := newCluster(t, "a", b.String(), "c")
+		c.Others = func(ctx context.Context, pods []netip.Addr, got func(wire.ReachAnswer)) {
+			got(wire.ReachAnswer{Node: "c", Life: pods})
+			takes(ctx, answersWithin)
+		}
+		return c
+	}, func(c *cluster) {
+		c.set(func() {
+			c.says[b.String()], c.renews = &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EHOSTUNREACH)}, false
+		})
+		for range 600 {
+			time.Sleep(100 * time.Millisecond)
+			c.Unreached(b.String(), b.String(), &wire.Unreached{Node: "a"})
+		}
+		if got := c.states(); len(got) > 0 {
+			t.Errorf("told of %v", got)
+		}
+	})
+}
+
 // A NetworkPolicy may forbid the autoscaler to connect to the only pod of a node.
 func TestAPodThatNeverAnsweredProvesNothing(t *testing.T) {
 	live(t, func() *cluster {
