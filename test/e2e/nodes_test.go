@@ -37,16 +37,6 @@ func beginOnNodes(t *testing.T, limit time.Duration) (*story, faults.Nodes) {
 	return s, nodes
 }
 
-// activatorOnEach has one activator on each node. After a drain two of three may be on one, and
-// then nobody is left at a third place who can agree that a node does not answer.
-func (s *story) activatorOnEach(nodes faults.Nodes) {
-	s.Helper()
-	s.scaleActivators(int32(len(nodes.All)))
-	if err := nodes.SpreadActivators(s.ctx); err != nil {
-		s.Fatal(err)
-	}
-}
-
 // ends cuts the power of a node until the test ends.
 func (s *story) ends(nodes faults.Nodes, node string) {
 	s.Helper()
@@ -123,7 +113,7 @@ func (s *story) awaitSomeAsleep(name string) {
 // gateways are not Ebb's: they are moved before.
 func TestNodesAreDrainedOneAfterAnotherUnderLoadWithNoFailedRequest(t *testing.T) {
 	s, nodes := beginOnNodes(t, 20*time.Minute)
-	s.activatorOnEach(nodes)
+	s.scaleActivators(int32(len(nodes.All)))
 	const pods = 3
 	urls := map[string]string{}
 	for name, capacity := range map[string]string{"direct": "0", "behind": "-1"} {
@@ -211,41 +201,40 @@ func TestNodesAreDrainedOneAfterAnotherUnderLoadWithNoFailedRequest(t *testing.T
 	}
 }
 
-// A hundred requests wait for a cold start in each activator, and the power of the node of one is
-// cut. Its hundred are lost, those of the others are answered, and a service without activators in
-// the path loses none. The node has no pod of a service, and gateways leave out its activator
-// before Kubernetes notices.
+// A hundred requests wait for a cold start in each activator, and the power of a node with one is
+// cut. Its hundred are lost, those of activators elsewhere are answered, and a service without
+// activators in the path loses none. The node has no pod of a service, and gateways leave out its
+// activator before Kubernetes notices.
 func TestOnlyTheRequestsInTheActivatorOfADeadNodeAreLost(t *testing.T) {
 	s, nodes := beginOnNodes(t, 10*time.Minute)
-	spare := nodes.Spare()
-	dies := spare[len(spare)-1]
+	s.scaleActivators(int32(len(nodes.All)))
+	activators, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := slices.DeleteFunc(activators.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	at := slices.IndexFunc(running, func(p corev1.Pod) bool { return slices.Contains(nodes.Spare(), p.Spec.NodeName) })
+	if at < 0 {
+		t.Fatalf("no activator is on any of the nodes %v", nodes.Spare())
+	}
+	dies := running[at].Spec.NodeName
 	if err := nodes.Clear(s.ctx, dies); err != nil {
 		t.Fatal(err)
 	}
-	s.activatorOnEach(nodes)
 	s.placed(nodes, nodes.But(dies)...)
 	beside := s.ready("beside", service{name: "beside", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "2",
 		"autoscaling.knative.dev/target-burst-capacity": "0"}}.manifest())
 	s.awaitMode("beside", "Serve")
 	// Long enough to cut the power meanwhile.
 	url := s.readyAtZero("waits", service{name: "waits", revision: "waits-1", env: map[string]string{"START_DELAY_MS": "20000"}}.manifest())
-	activators, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=activator"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	const each = 100
 	replies := map[bool][]probe.Reply{} // by whether the node dies
 	var mutex sync.Mutex
 	var waiting sync.WaitGroup
-	elsewhere := 0
-	for _, activator := range activators.Items {
-		if activator.DeletionTimestamp != nil {
-			continue
-		}
+	on := map[bool]int{}
+	for _, activator := range running {
 		there := activator.Spec.NodeName == dies
-		if !there {
-			elsewhere++
-		}
+		on[there]++
 		client := s.ClientOf(net.JoinHostPort(activator.Status.PodIP, strconv.Itoa(wire.PortHTTP1)), 90*time.Second)
 		t.Cleanup(client.CloseIdleConnections)
 		for range each {
@@ -294,12 +283,12 @@ func TestOnlyTheRequestsInTheActivatorOfADeadNodeAreLost(t *testing.T) {
 		t.Errorf("Kubernetes was sooner: %v", err)
 	}
 	waiting.Wait()
-	if lost := len(probe.Failed(replies[true])); len(replies[true]) != each || lost != each {
-		t.Errorf("%d of %d requests in the activator on node %s were lost, want all of %d: is there one, and did they wait?", lost, len(replies[true]), dies, each)
+	if lost := len(probe.Failed(replies[true])); len(replies[true]) != on[true]*each || lost != len(replies[true]) {
+		t.Errorf("%d of %d requests in the activator on node %s were lost, want all of %d: did they wait?", lost, len(replies[true]), dies, on[true]*each)
 	}
 	failed := probe.Failed(replies[false])
-	if elsewhere == 0 || len(replies[false]) != elsewhere*each || len(failed) > 0 {
-		t.Errorf("%d of %d requests in %d other activators were lost", len(failed), len(replies[false]), elsewhere)
+	if on[false] == 0 || len(replies[false]) != on[false]*each || len(failed) > 0 {
+		t.Errorf("%d of %d requests in %d other activators were lost", len(failed), len(replies[false]), on[false])
 	}
 	for _, reply := range failed[:min(5, len(failed))] {
 		t.Error(reply)
@@ -322,7 +311,7 @@ func TestANodeDiesAndTheOthersAreFull(t *testing.T) {
 	if err := nodes.Clear(s.ctx, dies); err != nil {
 		t.Fatal(err)
 	}
-	s.activatorOnEach(nodes)
+	s.scaleActivators(int32(len(nodes.All)))
 	s.slotsOn(dies, 1)
 	s.slotsOn(full, 1)
 	url := s.ready("tight", service{name: "tight", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "2",

@@ -67,9 +67,6 @@ func (s Set) hit(ctx context.Context, do func(node string) error) error {
 	if err != nil {
 		return fmt.Errorf("choose a node: %w", err)
 	}
-	if err := s.Nodes.SpreadActivators(ctx); err != nil {
-		return err
-	}
 	hit := busiest(pods.Items, s.Ends)
 	activators, err := s.Nodes.On(ctx, hit.Node, cluster.System, "app="+s.Program("activator"))
 	if err != nil {
@@ -80,70 +77,6 @@ func (s Set) hit(ctx context.Context, do func(node string) error) error {
 		s.Hit(hit)
 	}
 	return do(hit.Node)
-}
-
-// SpreadActivators moves activators until each node has one, if there are enough. They gather on
-// fewer nodes when one is drained, and then nobody may be left at a third place who can agree that
-// a node does not answer.
-func (n Nodes) SpreadActivators(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, moveTime)
-	defer cancel()
-	moved, most := false, 0
-	defer func() {
-		if moved {
-			mend, cancel := mending(ctx)
-			defer cancel()
-			err = errors.Join(err, n.Only(mend, n.All...))
-		}
-	}()
-	return cluster.Until(ctx, func() (bool, string, error) {
-		list, err := n.Kube.CoreV1().Pods(cluster.System).List(ctx, metav1.ListOptions{LabelSelector: "app=" + n.Program("activator")})
-		if err != nil {
-			return false, err.Error(), nil
-		}
-		all := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
-		most = max(most, len(all))
-		without, surplus, waits := misplaced(all, n.All)
-		switch {
-		case waits != "":
-			return false, waits + " is not ready", nil
-		case len(all) < most:
-			return false, "one is made again", nil
-		case without == "" || surplus == "":
-			return true, "", nil
-		}
-		moved = true
-		if err := n.Only(ctx, without); err != nil {
-			return false, err.Error(), nil
-		}
-		if err := gone(n.Kube.CoreV1().Pods(cluster.System).Delete(ctx, surplus, metav1.DeleteOptions{})); err != nil {
-			return false, err.Error(), nil
-		}
-		return false, surplus + " moves to node " + without, nil
-	})
-}
-
-// misplaced returns a node without one of the pods, one of several pods on another node, and a pod
-// that is not ready. Each is "" if there is none.
-func misplaced(pods []corev1.Pod, nodes []string) (without, surplus, waits string) {
-	on := map[string][]string{}
-	for _, pod := range pods {
-		on[pod.Spec.NodeName] = append(on[pod.Spec.NodeName], pod.Name)
-		if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		}) {
-			waits = pod.Name
-		}
-	}
-	for _, node := range nodes {
-		switch all := on[node]; {
-		case len(all) == 0:
-			without = node
-		case len(all) > 1:
-			surplus = all[0]
-		}
-	}
-	return without, surplus, waits
 }
 
 // busiest is the node with most of the pods. A node that was drained has none for a while.

@@ -120,7 +120,7 @@ func (n Nodes) On(ctx context.Context, node, namespace, labels string) ([]corev1
 }
 
 // Clear moves the components, the gateways and what they need away from some nodes, which take new
-// pods again after it. Activators stay: there is one on each node where it matters.
+// pods again after it. Activators stay where they are.
 func (n Nodes) Clear(ctx context.Context, nodes ...string) error {
 	return n.move(ctx, []string{n.Program("activator")}, nodes)
 }

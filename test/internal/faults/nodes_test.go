@@ -122,28 +122,6 @@ func TestANodeWithoutDiskIsTold(t *testing.T) {
 	}
 }
 
-// One on each node can be had, or all are ready and cannot be spread any better.
-func TestWhichActivatorsAreMisplaced(t *testing.T) {
-	activator := func(name, node string, ready corev1.ConditionStatus) corev1.Pod {
-		p := *of("ReplicaSet", name, node)
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
-		return p
-	}
-	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
-	for want, pods := range map[[3]string][]corev1.Pod{
-		{}:                   {activator("1", "a", yes), activator("2", "b", yes), activator("3", "c", yes)},
-		{"b", "1", ""}:       {activator("1", "a", yes), activator("2", "a", yes), activator("3", "c", yes)},
-		{"b", "1", "starts"}: {activator("1", "a", yes), activator("2", "a", yes), activator("starts", "c", no)},
-		{"b", "", ""}:        {activator("1", "a", yes), activator("3", "c", yes)},
-		{"", "1", ""}:        {activator("1", "a", yes), activator("2", "a", yes), activator("3", "c", yes), activator("4", "b", yes)},
-	} {
-		var got [3]string
-		if got[0], got[1], got[2] = misplaced(pods, []string{"a", "b", "c"}); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
 func TestNamedNodes(t *testing.T) {
 	n := Nodes{All: []string{"ebb-dev-a", "ebb-dev-b", "ebb-dev-c"}}
 	for name, want := range map[string]string{"b": "ebb-dev-b", "ebb-dev-c": "ebb-dev-c", "d": "", "": ""} {
