@@ -48,8 +48,8 @@ format:
 	[ -z "$$bad" ] || { echo "these files are not formatted; run gofmt -w on them:"; echo "$$bad"; exit 1; }'
 
 lint:
-	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e,release,edge,llm,kserve ./test/...' 'go tool staticcheck ./...' \
-		'go tool staticcheck -tags e2e,release,edge,llm,kserve ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/argocd ./...' 'go vet -C dev/helm ./...'
+	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e,release,edge,llm,kserve ./test/...' 'go tool -modfile=dev/tools/go.mod staticcheck ./...' \
+		'go tool -modfile=dev/tools/go.mod staticcheck -tags e2e,release,edge,llm,kserve ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/argocd ./...' 'go vet -C dev/helm ./...'
 
 generated: ## check that generated files, and files of npm packages, are up to date
 	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check' 'dashboard/vendor/vendor.sh --check' \

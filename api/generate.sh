@@ -21,7 +21,7 @@ check=false
 
 # The same inputs and outputs were found to fit before: what is generated depends on nothing else.
 if $check; then
-  state=$(go version; cat go.mod go.sum; find api config/crd -type f | LC_ALL=C sort | xargs sha256sum)
+  state=$(go version; cat go.mod go.sum dev/tools/go.{mod,sum}; find api config/crd -type f | LC_ALL=C sort | xargs sha256sum)
   stamp=$(go env GOCACHE)/ebb-generated-$(sha256sum <<<"$state" | cut -c1-40)
   [ -e "$stamp" ] && exit 0
 fi
@@ -36,13 +36,13 @@ for group in "${groups[@]}"; do
   cp "api/$group/zz_generated.deepcopy.go" "$out/old/$group/" 2>/dev/null || true
 done
 
-go tool deepcopy-gen --go-header-file "$header" --output-file zz_generated.deepcopy.go "${packages[@]}"
+go tool -modfile=dev/tools/go.mod deepcopy-gen --go-header-file "$header" --output-file zz_generated.deepcopy.go "${packages[@]}"
 mkdir "$out/crd"
-go tool client-gen --go-header-file "$header" --output-dir "$out/client" --output-pkg "$module/api/client" \
+go tool -modfile=dev/tools/go.mod client-gen --go-header-file "$header" --output-dir "$out/client" --output-pkg "$module/api/client" \
   --clientset-name versioned --input-base "$module/api" --input "$inputs" &
-go tool lister-gen --go-header-file "$header" --output-dir "$out/client/listers" \
+go tool -modfile=dev/tools/go.mod lister-gen --go-header-file "$header" --output-dir "$out/client/listers" \
   --output-pkg "$module/api/client/listers" "${packages[@]}" &
-go tool informer-gen --go-header-file "$header" --output-dir "$out/client/informers" \
+go tool -modfile=dev/tools/go.mod informer-gen --go-header-file "$header" --output-dir "$out/client/informers" \
   --output-pkg "$module/api/client/informers" --versioned-clientset-package "$module/api/client/versioned" \
   --listers-package "$module/api/client/listers" "${packages[@]}" &
 go run ./api/crds "$out/crd" &
