@@ -28,6 +28,10 @@ const (
 	// the kind of gateways, external or local. Headers that name a revision count before it, so a
 	// client gains nothing by it. On an answer it is RestingUnknown.
 	HeaderResting = "Ebb-Resting"
+	// HeaderRelayed is on a request that an activator relays to another one. It counts only beside
+	// headers that name the revision, and tells the other that somebody can serve the request if it
+	// cannot: what a client says with it gets it nothing.
+	HeaderRelayed = "Ebb-Relayed"
 	// HeaderFallback is on responses of a fallback Service, which it names.
 	HeaderFallback = "Ebb-Fallback"
 	// HeaderServerTiming is on responses to requests that waited for a pod: how long the steps took

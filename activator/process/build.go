@@ -24,6 +24,7 @@ import (
 	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/activator/internal/probe"
 	"ebb.dev/ebb/activator/internal/reach"
+	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/activator/internal/serve"
 	"ebb.dev/ebb/activator/internal/watch"
@@ -122,6 +123,23 @@ func newTable(o options, budget *hold.Budget, store *settings.Store, who *identi
 	return table
 }
 
+// newRelay makes the table of other activators, without any. No host rests with TLS inside the
+// cluster; while the last ones still do, nothing goes to another activator without it. In a mesh
+// with addresses of its own, an activator has none.
+func newRelay(o options, store *settings.Store) *relay.Table {
+	return &relay.Table{
+		Self: o.ip.Unmap(),
+		Open: func(a netip.AddrPort) *forward.Upstream {
+			return forward.NewUpstream(a.String(), forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout})
+		},
+		Off: func() bool {
+			n := &store.Load().Network
+			return n.SystemInternalTLS || n.MeshAddressing()
+		},
+		Capacity: func() float64 { return store.Load().Autoscaler.ActivatorCapacity },
+	}
+}
+
 // build makes the parts, each after those that it uses.
 func build(c *component.Component, o options, ebb versioned.Interface, keys func() wire.Keys, who *identity.Identity, stdout io.Writer) (*activator, error) {
 	store, log := c.Settings, c.Log
@@ -130,8 +148,8 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	reporter := (&report.Reporter{Pod: c.Pod, URL: "http://" + o.autoscaler + wire.PathStats, Keys: keys, Log: log}).Start()
 	prober := probe.New(mesh)
 	table := newTable(o, budget, store, who, reporter, prober)
-	known := plans.NewTable(c.ClusterDomain)
-	watcher := &watch.Watch{Kube: c.Kube, Ebb: ebb, Table: table, Plans: known, System: c.Namespace, Settings: store, Log: log, Known: make(chan struct{})}
+	known, others := plans.NewTable(c.ClusterDomain), newRelay(o, store)
+	watcher := &watch.Watch{Kube: c.Kube, Ebb: ebb, Table: table, Plans: known, Relay: others, System: c.Namespace, Settings: store, Log: log, Known: make(chan struct{})}
 	announcements := &announce.Server{Backends: table, Keys: keys}
 	observer := &observe.Observer{Settings: store, Namespace: c.Namespace, Pod: c.Pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
@@ -148,6 +166,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 		Plans:  known,
 		// No namespace is called "": hosts that nobody knows are together one tenant.
 		Unknown: plans.NewRoom(budget.Share("")),
+		Relay:   others,
 		Self:    netip.AddrPortFrom(o.ip, wire.PortAnnounce).String(),
 		Healthy: func() string {
 			if departure.Leaving() {
@@ -177,7 +196,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 		listeners = append(listeners, l)
 	}
 	sources := &metrics.Sources{Table: table, Budget: budget, Announce: announcements, Report: reporter, Rejected: requests.Rejected, Panics: requests.Panics,
-		Evicted: requests.Evicted, Untrusted: &who.Untrusted, Plans: known, Unknown: handler.Unknown}
+		Evicted: requests.Evicted, Untrusted: &who.Untrusted, Plans: known, Unknown: handler.Unknown, Relay: others}
 	if err := errors.Join(c.Registry.Register(sources), c.Registry.Register(telemetry.CertificateEnds(who.Ends)), coldStarts.Register(c.Registry),
 		told.Register(c.Registry)); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/load"
+	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/wire"
 )
 
@@ -51,6 +52,8 @@ type Revision struct {
 	Key   Key
 	Queue *hold.Queue
 	Load  *load.Load // apart, because each request writes there
+	// Relay remembers at which activators its requests gather.
+	Relay relay.Choice
 
 	info  atomic.Pointer[Info]
 	state atomic.Pointer[Snapshot]

@@ -9,7 +9,6 @@ package chain
 import (
 	"errors"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/activator/internal/plans"
+	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
@@ -44,6 +44,8 @@ type Handler struct {
 	// that wait for one.
 	Plans   *plans.Table
 	Unknown *plans.Room
+	// Relay has the other activators that such requests are relayed to; nil is none.
+	Relay *relay.Table
 	// Self is the address that a pod tells of a free slot: host:port of the announcement port.
 	Self string
 	// Healthy says why the activator should get no new requests, "" when all is well.
@@ -82,6 +84,13 @@ type Exchange struct {
 	// Span is nil when the request is not traced.
 	Span *tracing.Span
 
+	// relayed says that another activator relayed the request here. to is the one that it was
+	// relayed to, nil if it is served here; taken says that it took the request. charged says that
+	// the memory was taken from the account.
+	relayed        bool
+	to             *relay.Activator
+	taken, charged bool
+
 	machine bind.Machine
 	ticket  hold.Ticket
 	slot    hold.Slot
@@ -98,12 +107,23 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 		return forward.Decision{Reply: reply}
 	}
 	h.last.Store(r.Started.UnixNano())
-	revision, reply := h.identify(r)
+	revision, how, reply := h.identify(r)
 	if revision == nil {
 		return forward.Decision{Reply: reply}
 	}
 	x := h.exchange(revision)
 	r.Data = x
+	x.relayed = how == byRelay
+	if how == byPlan {
+		if d, ok := h.relay(r, x); ok {
+			return d
+		}
+	}
+	return h.serve(r, x)
+}
+
+// serve brings the request to a pod of its revision, or answers it.
+func (h *Handler) serve(r *forward.Request, x *Exchange) forward.Decision {
 	e := h.begin(r, x)
 	return h.carry(r, x, h.step(x, &e))
 }
@@ -117,18 +137,24 @@ func (h *Handler) begin(r *forward.Request, x *Exchange) bind.Event {
 	if x.Revision.Load.Meter.In(r.Started) {
 		h.ReportNow(x.Revision.Key)
 	}
-	if err := r.Charge(x.Revision.Queue.Share(), requestCost+x.pageCost(info)); err != nil {
+	if err := x.charge(r, info); err != nil {
 		return x.failed(err)
 	}
-	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
-	if info.CutResponses {
-		r.Timeouts.Action = forward.CutResponse
-	}
+	r.Timeouts = timeouts(info)
 	h.rewrite(r, x, info)
 	if h.Tracer != nil {
 		x.Span = h.Tracer().Begin(r)
 	}
 	return bind.Event{Kind: bind.Begin, At: r.Started}
+}
+
+// timeouts are those of the revision.
+func timeouts(info *backends.Info) forward.Timeouts {
+	t := forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
+	if info.CutResponses {
+		t.Action = forward.CutResponse
+	}
+	return t
 }
 
 // step tells the machine what happened, and does at once what can be done at once.
@@ -179,6 +205,9 @@ func (h *Handler) rewrite(r *forward.Request, x *Exchange, info *backends.Info) 
 	r.SetHeader(wire.HeaderRevision, x.Revision.Key.Name)
 	r.SetHeader(wire.HeaderNamespace, x.Revision.Key.Namespace)
 	r.DelHeader(wire.HeaderNetworkHash)
+	if h.Plans.Followed() { // before, no activator relays
+		r.DelHeader(wire.HeaderRelayed)
+	}
 	if info.ContainerConcurrency > 0 {
 		// Only the pod's own limit knows what other activators have sent there; see
 		// wire.HeaderNoQueue.
@@ -193,6 +222,9 @@ func (h *Handler) rewrite(r *forward.Request, x *Exchange, info *backends.Info) 
 // send sends the request to the pod of its slot.
 func (h *Handler) send(r *forward.Request, x *Exchange) forward.Decision {
 	x.Pod = x.slot.Pod()
+	if x.relayed && x.Revision.Info().ContainerConcurrency == 0 {
+		r.Continue() // who relayed it keeps the body back; a pod with a limit says it itself
+	}
 	upstream := x.slot.Reach().Choose()
 	if h.Mesh != nil && h.Mesh() {
 		r.SetHost(names.PrivateService(x.Revision.Key.Name) + "." + x.Revision.Key.Namespace)
@@ -208,6 +240,9 @@ func (h *Handler) send(r *forward.Request, x *Exchange) forward.Decision {
 // as it would for a revision without pods.
 func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	x := r.Data.(*Exchange)
+	if x.to != nil {
+		return h.unreached(r, x)
+	}
 	e := bind.Event{Kind: bind.DialFailed}
 	var untrusted *identity.UntrustedError
 	if errors.As(err, &untrusted) {
@@ -234,6 +269,9 @@ func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (fo
 	if !ok {
 		return forward.Decision{}, false
 	}
+	if x.to != nil {
+		return h.relayAnswered(r, x, response)
+	}
 	e := bind.Event{Kind: bind.Responded, Final: !response.Replayable}
 	if response.Status == wire.RefusedStatus {
 		switch response.Header(wire.HeaderRefused) {
@@ -259,11 +297,20 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 		return
 	}
 	r.Data = nil
+	if x.to == nil || !h.counted(x, result) {
+		h.count(r, x, result)
+	}
+	*x = Exchange{}
+	h.pool.Put(x)
+}
+
+// count counts a request that is over.
+func (h *Handler) count(r *forward.Request, x *Exchange, result *forward.Result) {
 	if h.step(x, &bind.Event{Kind: bind.Done}).Has(bind.SlotDone) {
 		x.slot.Release(result.Status != 0 && result.Cause == forward.Completed)
 	}
 	load := x.Revision.Load
-	if x.machine.Answer() != bind.AnswerNotWoken {
+	if x.to == nil && x.machine.Answer() != bind.AnswerNotWoken {
 		load.Meter.Out(r.Started, result.Status, result.Duration)
 	}
 	load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
@@ -281,8 +328,6 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 	if h.Ended != nil {
 		h.Ended(x, r, result)
 	}
-	*x = Exchange{}
-	h.pool.Put(x)
 }
 
 func (h *Handler) exchange(revision *backends.Revision) *Exchange {
@@ -292,50 +337,4 @@ func (h *Handler) exchange(revision *backends.Revision) *Exchange {
 	}
 	x.Revision = revision
 	return x
-}
-
-// identify finds the revision by the headers that the gateway sets. If there are none, it is by the
-// plan of the Host, if a gateway says that this is what it wants, else by the Host: any name of a
-// Service called <revision>, from <revision>.<namespace> to
-// <revision>.<namespace>.svc.cluster.local, in any case, with or without a final dot and a port
-// (contract section 6.2, RFC 3986 section 3.2.2).
-func (h *Handler) identify(r *forward.Request) (*backends.Revision, forward.Reply) {
-	key, ok := byHeaders(r)
-	if !ok {
-		if from := h.led(r); from != "" {
-			return h.rest(r, from)
-		}
-		if key, ok = h.fromHost(r.Host()); !ok {
-			return nil, notFound("the request names no revision, neither by headers nor by its host")
-		}
-	}
-	if revision := h.Table.Get(key); revision != nil {
-		return revision, forward.Reply{}
-	}
-	return nil, notFound("revision " + key.String() + " is not known")
-}
-
-func byHeaders(r *forward.Request) (backends.Key, bool) {
-	key := backends.Key{Namespace: r.Header(wire.HeaderNamespace), Name: r.Header(wire.HeaderRevision)}
-	return key, key.Namespace != "" && key.Name != ""
-}
-
-// namesRevision reports whether the request is for a revision, known or not.
-func (h *Handler) namesRevision(r *forward.Request) bool {
-	_, named := byHeaders(r)
-	if named || h.led(r) != "" {
-		return true
-	}
-	_, named = h.fromHost(r.Host())
-	return named
-}
-
-func (h *Handler) fromHost(host string) (backends.Key, bool) {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 {
-		host = host[:i]
-	}
-	name, rest, _ := strings.Cut(strings.ToLower(strings.TrimSuffix(host, ".")), ".")
-	namespace, rest, _ := strings.Cut(rest, ".")
-	key := backends.Key{Namespace: namespace, Name: name}
-	return key, name != "" && namespace != "" && (rest == "" || rest == "svc" || strings.EqualFold(rest, "svc."+h.Domain))
 }

@@ -38,6 +38,7 @@ type world struct {
 	handler *Handler
 	budget  *hold.Budget
 	url     string
+	die     func() // at once
 	healthy atomic.Pointer[string]
 	pokes   atomic.Int64
 	client  *http.Client
@@ -53,6 +54,10 @@ type world struct {
 var key = backends.Key{Namespace: "ns", Name: "rev"}
 
 func newWorld(t testing.TB, bounds hold.Bounds) *world {
+	return newWorldAt(t, bounds, "127.0.0.1")
+}
+
+func newWorldAt(t testing.TB, bounds hold.Bounds, address string) *world {
 	w := &world{t: t, budget: hold.NewBudget(bounds), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}}
 	w.table = backends.NewTable(func(k backends.Key, info *backends.Info) *hold.Queue {
 		return hold.New(info.ContainerConcurrency, w.budget.Share(k.Namespace), hold.Options{
@@ -67,12 +72,16 @@ func newWorld(t testing.TB, bounds hold.Bounds) *world {
 	w.handler = &Handler{Table: w.table, Plans: plans.NewTable("cluster.local"), Unknown: plans.NewRoom(w.budget.Share("")), Domain: "cluster.local", Self: "10.9.9.9:8014",
 		Healthy: func() string { return *w.healthy.Load() }, ReportNow: func(backends.Key) { w.pokes.Add(1) }}
 	server := &forward.Server{Handler: w.handler, TimeoutReply: TimeoutReply, StripResponse: []string{wire.HeaderRefused}}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", address+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	go server.Serve(listener)
 	w.url = "http://" + listener.Addr().String()
+	w.die = func() {
+		server.Close()
+		listener.Close() // in case that nobody serves it yet
+	}
 	t.Cleanup(func() {
 		w.client.CloseIdleConnections()
 		server.Close()

@@ -243,3 +243,19 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 		})
 	}
 }
+
+// Nor does one cost any that is relayed, in both activators together.
+func TestARelayedRequestAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	f := newFleet(t, 3)
+	f.revision(backends.Info{ContainerConcurrency: 100, Timeout: time.Minute})
+	f.pods(backends.Endpoint{Address: forwardtest.Hello(t), Pod: "p", Ready: true})
+	for name, w := range map[string]*world{"relayed": f.other, "served by one of two": f.two[0]} {
+		request := "GET /x HTTP/1.1\r\nHost: hello.example.com\r\nEbb-Resting: external\r\n\r\n"
+		if allocs := forwardtest.Allocations(t, w.url[len("http://"):], request); allocs > 0 {
+			t.Errorf("%s: %v allocations", name, allocs)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/plans"
+	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/forward"
 )
@@ -32,6 +33,7 @@ type Sources struct {
 	Untrusted *atomic.Int64
 	Plans     *plans.Table
 	Unknown   *plans.Room
+	Relay     *relay.Table
 }
 
 // The names of contract section 6.5 in Prometheus' spelling, with the labels that OpenTelemetry's
@@ -64,6 +66,7 @@ var (
 	untrusted      = describe("ebb_activator_untrusted_pods_total", "Connections to pods that were given up because of the pod's certificate.")
 	knownPlans     = describe("ebb_activator_plans", "Routes with hosts that activators choose revisions for.")
 	unknown        = describe("ebb_activator_unknown_hosts_total", "Requests that a gateway led here for a host whose plan, or its revision, is not known: 404.")
+	relayed        = describe("ebb_activator_relayed_requests_total", "Requests for hosts that rest that were relayed to another activator, whose ebb_activator_requests_total counts them.")
 	announcements  = describe("ebb_activator_announcements_total", "Announcements of pods, by what became of them.", "outcome")
 )
 
@@ -73,7 +76,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, notComplete, held, refused, pages, fallbacks, notWoken, turnedAway, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, knownPlans, unknown, announcements} {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, notComplete, held, refused, pages, fallbacks, notWoken, turnedAway, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, knownPlans, unknown, relayed, announcements} {
 		out <- d
 	}
 }
@@ -102,6 +105,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	count(untrusted, s.Untrusted.Load())
 	gauge(knownPlans, float64(s.Plans.Len()))
 	count(unknown, s.Unknown.Answered.Load())
+	count(relayed, s.Relay.Relayed.Load())
 	for outcome, n := range map[string]int64{
 		"taken": s.Announce.Taken.Load(), "stale": s.Announce.Stale.Load(), "slot_free": s.Announce.SlotsFree.Load(),
 		"slot_declined": s.Announce.SlotsDeclined.Load(), "unauthorized": s.Announce.Unauthorized.Load(),

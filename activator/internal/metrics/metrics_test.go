@@ -14,6 +14,7 @@ import (
 	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/plans"
+	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/promtool"
@@ -35,7 +36,7 @@ func TestTheNamesOfMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&Sources{Table: table, Budget: budget, Announce: &announce.Server{}, Report: &report.Reporter{},
 		Rejected: func() int64 { return 0 }, Panics: func() int64 { return 0 }, Evicted: func() int64 { return 0 }, Untrusted: new(atomic.Int64),
-		Plans: plans.NewTable("cluster.local"), Unknown: plans.NewRoom(budget.Share(""))})
+		Plans: plans.NewTable("cluster.local"), Unknown: plans.NewRoom(budget.Share("")), Relay: &relay.Table{}})
 	promtool.CheckMetrics(t, telemetry.Metrics(registry))
 	families, err := registry.Gather()
 	if err != nil {
@@ -55,7 +56,7 @@ func TestTheNamesOfMetrics(t *testing.T) {
 	sort.Strings(names)
 	want := `ebb_activator_announcements_total ebb_activator_evicted_connections_total ebb_activator_fallbacks_total ebb_activator_held_bytes ebb_activator_held_requests_total
 		ebb_activator_malformed_requests_total ebb_activator_not_woken_requests_total ebb_activator_panics_total ebb_activator_plans ebb_activator_pods ebb_activator_queued_requests
-		ebb_activator_refused_by_pod_total ebb_activator_rejected_requests_total ebb_activator_requests_not_completed_total ebb_activator_requests_total
+		ebb_activator_refused_by_pod_total ebb_activator_rejected_requests_total ebb_activator_relayed_requests_total ebb_activator_requests_not_completed_total ebb_activator_requests_total
 		ebb_activator_revision_rejected_requests_total ebb_activator_unknown_hosts_total ebb_activator_untrusted_pods_total ebb_activator_waiting_pages_total kn_activator_stats_conn_errors_total kn_activator_stats_conn_reachable
 		kn_revision_request_active kn_revision_request_concurrency kn_revision_request_queued`
 	if got := strings.Join(names, " "); got != strings.Join(strings.Fields(want), " ") {

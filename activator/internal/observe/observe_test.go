@@ -15,6 +15,7 @@ import (
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/chain"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/settings"
@@ -71,7 +72,7 @@ func TestLogAndSpansFollowTheSettings(t *testing.T) {
 		})
 	}
 	ended := make(chan bool, 1)
-	handler := &chain.Handler{Table: table, ReportNow: func(backends.Key) {}, Tracer: o.Tracer,
+	handler := &chain.Handler{Table: table, Plans: plans.NewTable("cluster.local"), ReportNow: func(backends.Key) {}, Tracer: o.Tracer,
 		Ended: func(x *chain.Exchange, r *forward.Request, result *forward.Result) {
 			o.Ended(x, r, result)
 			ended <- true

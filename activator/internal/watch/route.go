@@ -2,8 +2,10 @@ package watch
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -12,12 +14,29 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// plansNeeded returns a channel that is closed when gateways may lead requests here by their hosts
-// alone: they do so to a Service of its own, whose EndpointSlices the informer has.
-func plansNeeded(informer cache.SharedIndexInformer) (needed chan struct{}, synced cache.InformerSynced, err error) {
+// resting follows the activators to which gateways lead requests by their hosts alone: these stand
+// behind a Service of its own, whose EndpointSlices the informer has. It returns a channel that is
+// closed when there is one, so that plans are needed.
+func (w *Watch) resting(informer cache.SharedIndexInformer) (needed chan struct{}, synced cache.InformerSynced, err error) {
 	needed = make(chan struct{})
 	var once sync.Once
-	synced, err = follow(informer, nil, func(any) { once.Do(func() { close(needed) }) }, func(any) {})
+	tell := func(o any, there bool) {
+		s, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok {
+			return
+		}
+		var addresses []netip.AddrPort
+		if _, endpoints := endpointsOf(s); there {
+			for _, e := range endpoints {
+				addresses = append(addresses, e.Address)
+			}
+		}
+		w.Relay.SetSlice(s.Name, addresses)
+	}
+	synced, err = follow(informer, transformSlice, func(o any) {
+		tell(o, true)
+		once.Do(func() { close(needed) })
+	}, func(o any) { tell(o, false) })
 	return needed, synced, err
 }
 

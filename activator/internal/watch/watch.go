@@ -1,9 +1,9 @@
-// Package watch tells the backends and the plans what Kubernetes says.
+// Package watch tells the backends, the plans and relay what Kubernetes says.
 //
 // Owns: the informers. Reads: Revisions, EndpointSlices of private Services and of the activators,
-// the plans in the status of Routes. Writes: the tables of backends and plans. Never: does anything
-// in an informer callback that could wait; watches Routes where no gateway leads requests by their
-// hosts alone.
+// the plans in the status of Routes. Writes: the tables of backends, plans and relay. Never: does
+// anything in an informer callback that could wait; watches Routes where no gateway leads requests
+// by their hosts alone.
 package watch
 
 import (
@@ -21,6 +21,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/plans"
+	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/api/client/informers/externalversions"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
@@ -35,6 +36,7 @@ type Watch struct {
 	Ebb      versioned.Interface
 	Table    *backends.Table
 	Plans    *plans.Table
+	Relay    *relay.Table
 	System   string // Ebb's namespace
 	Settings *settings.Store
 	Log      *slog.Logger
@@ -72,7 +74,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		return err
 	}
 	resting := w.slices(w.System, discoveryv1.LabelServiceName+"="+plan.Resting)
-	needed, restingSynced, err := plansNeeded(resting.Discovery().V1().EndpointSlices().Informer())
+	needed, restingSynced, err := w.resting(resting.Discovery().V1().EndpointSlices().Informer())
 	if err != nil {
 		return err
 	}

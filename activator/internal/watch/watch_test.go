@@ -18,9 +18,11 @@ import (
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/plans"
+	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/api/client/versioned/fake"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
@@ -190,9 +192,14 @@ func TestOnlyThePlanOfARouteIsKept(t *testing.T) {
 }
 
 // resting is the EndpointSlice to which gateways lead requests for hosts that rest.
-func resting() *discoveryv1.EndpointSlice {
-	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "knative-serving", Name: plan.Resting,
-		Labels: map[string]string{discoveryv1.LabelServiceName: plan.Resting}}}
+func resting(addresses ...string) *discoveryv1.EndpointSlice {
+	http, port := "http", int32(8012)
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "knative-serving", Name: plan.Resting,
+		Labels: map[string]string{discoveryv1.LabelServiceName: plan.Resting}}, Ports: []discoveryv1.EndpointPort{{Name: &http, Port: &port}}}
+	for _, a := range addresses {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+	}
+	return s
 }
 
 // Where no host rests, nobody needs the Routes of the cluster.
@@ -201,7 +208,7 @@ func TestRoutesAreWatchedOnceAHostMayRest(t *testing.T) {
 	ebb, kube := fake.NewSimpleClientset(route("rev")), kubefake.NewClientset()
 	slices := apiservertest.Watches(t, kube)
 	w := &Watch{Kube: kube, Ebb: ebb, Table: backends.NewTable(nil), Plans: plans.NewTable("cluster.local"), System: "knative-serving",
-		Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
+		Relay: &relay.Table{}, Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	<-w.Known
@@ -232,13 +239,18 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 	activators := slice(true)
 	activators.ObjectMeta = metav1.ObjectMeta{Namespace: "knative-serving", Name: "activators", Labels: map[string]string{discoveryv1.LabelServiceName: names.ActivatorService}}
 	activators.Endpoints[0].Addresses = []string{"10.0.0.9"}
-	ebb, kube := fake.NewSimpleClientset(revision(nil), route("rev")), kubefake.NewClientset(slice(true), resting(), activators)
+	ebb, kube := fake.NewSimpleClientset(revision(nil), route("rev")), kubefake.NewClientset(slice(true), resting("10.0.0.7", "10.0.0.8", "10.0.0.9"), activators)
+	others := &relay.Table{Self: netip.MustParseAddr("10.0.0.9"),
+		Open: func(a netip.AddrPort) *forward.Upstream {
+			return forward.NewUpstream(a.String(), forward.UpstreamOptions{})
+		}}
 	revisions, slices := apiservertest.Watches(t, ebb), apiservertest.Watches(t, kube)
 	budget := hold.NewBudget(hold.Bounds{})
 	table := backends.NewTable(func(_ backends.Key, info *backends.Info) *hold.Queue {
 		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{})
 	})
-	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Plans: plans.NewTable("cluster.local"), System: "knative-serving", Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
+	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Plans: plans.NewTable("cluster.local"), System: "knative-serving",
+		Relay: others, Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	key := backends.Key{Namespace: "ns", Name: "rev"}
@@ -272,6 +284,21 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 	if !leads("rev")() || !w.Plans.Followed() {
 		t.Fatal("the plan is not known after the first reading")
 	}
+	if !others.Relays() {
+		t.Fatal("three activators are not known after the first reading")
+	}
+	if _, err := kube.DiscoveryV1().EndpointSlices("knative-serving").Update(ctx, resting("10.0.0.7", "10.0.0.9"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("one activator is gone", func() bool { return !others.Relays() })
+	if _, err := kube.DiscoveryV1().EndpointSlices("knative-serving").Update(ctx, resting("10.0.0.6", "10.0.0.7", "10.0.0.9"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("another one is known", others.Relays)
+	if err := kube.DiscoveryV1().EndpointSlices("knative-serving").Delete(ctx, plan.Resting, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("all are gone", func() bool { return !others.Relays() })
 	if _, err := ebb.ServingV1().Routes("ns").UpdateStatus(ctx, route("rev-2"), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
-	"knative.dev/pkg/hash"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/wire"
 )
 
@@ -167,18 +167,13 @@ func answering(all map[discoveryv1.AddressType][]discoveryv1.Endpoint, silent se
 	return all, some
 }
 
-// subset returns n of the activators, by consistent hashing of the revision's name. So a revision
-// keeps its activators when others come and go, and revisions are spread over all activators. n = 0
-// means all.
+// subset returns n of the activators for a revision, as plan.Subset says.
 func subset(revision string, n int, all []discoveryv1.Endpoint) []discoveryv1.Endpoint {
-	if n <= 0 || len(all) <= n {
-		return all
-	}
 	addresses := sets.New[string]()
 	for _, e := range all {
 		addresses.Insert(e.Addresses[0])
 	}
-	chosen := hash.ChooseSubset(addresses, n, revision)
+	chosen := plan.Subset(revision, n, addresses)
 	return slices.DeleteFunc(slices.Clone(all), func(e discoveryv1.Endpoint) bool { return !chosen.Has(e.Addresses[0]) })
 }
 
