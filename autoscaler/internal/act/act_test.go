@@ -54,6 +54,7 @@ type cluster struct {
 	found    []int32     // what the loop was told
 	pa       *v1alpha1.PodAutoscaler
 	kube     *fake.Clientset
+	client   *ebbfake.Clientset
 	events   *record.FakeRecorder
 }
 
@@ -142,6 +143,7 @@ func play(t *testing.T, script func(t *testing.T, c *cluster, w *Writer)) {
 			return true, &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: c.replicasOf(a.(clienttesting.GetAction).GetName())}}, nil
 		})
 		client := ebbfake.NewSimpleClientset(c.pa)
+		c.client = client
 		client.PrependReactor("patch", "podautoscalers", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			patch := a.(clienttesting.PatchAction)
 			var body struct {

@@ -17,6 +17,9 @@ import (
 var (
 	errTarget   = errors.New("only Deployments of apps/v1 can be scaled")
 	errNotOwner = errors.New("this replica does not own the revision any more")
+	// errMissing says that there is no Deployment, because its revision was at zero for long. The
+	// controller makes it with the scale that the status says.
+	errMissing = errors.New("there is no Deployment yet")
 	// errStale says that the scale is not the one that the order was decided on. The loop knows.
 	errStale = errors.New("somebody else wrote the scale")
 )
@@ -37,11 +40,26 @@ func checkTarget(o loop.Order) error {
 	return nil
 }
 
+// replicas returns the scale; that of a Deployment that is not there is 0.
+func (w *Writer) replicas(ctx context.Context, o loop.Order) (int32, error) {
+	scale, err := w.scale(ctx, o)
+	if errors.Is(err, errMissing) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return scale.Spec.Replicas, nil
+}
+
 func (w *Writer) scale(ctx context.Context, o loop.Order) (*autoscalingv1.Scale, error) {
 	if err := checkTarget(o); err != nil {
 		return nil, err
 	}
 	scale, err := w.kube.AppsV1().Deployments(o.Key.Namespace).GetScale(ctx, o.Target.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("get scale of %s/%s: %w", o.Key.Namespace, o.Target.Name, errMissing)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("get scale of %s/%s: %w", o.Key.Namespace, o.Target.Name, err)
 	}
@@ -65,6 +83,9 @@ func (w *Writer) writeScale(ctx context.Context, o loop.Order) error {
 		if scale, err = w.scale(ctx, o); err != nil {
 			return err
 		}
+		if scale.Spec.Replicas == o.Replicas { // the Deployment was made with it
+			return nil
+		}
 		if scale.Spec.Replicas != o.From {
 			w.log.Info("the scale was written by somebody else; deciding again", "revision", o.Key.String(), "from", o.From,
 				"to", o.Replicas, "found", scale.Spec.Replicas)
@@ -77,6 +98,9 @@ func (w *Writer) writeScale(ctx context.Context, o loop.Order) error {
 		}
 		patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"spec":{"replicas":%d}}`, scale.ResourceVersion, o.Replicas)
 		_, err = deployments.Patch(ctx, o.Target.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
+	}
+	if apierrors.IsNotFound(err) {
+		err = errMissing
 	}
 	if err != nil {
 		return fmt.Errorf("write scale of %s/%s from %d to %d: %w", o.Key.Namespace, o.Target.Name, o.From, o.Replicas, err)

@@ -5,7 +5,8 @@
 // scale targets, status of PodAutoscalers, the deletion cost of pods about to go, events. Never:
 // decides. An order that cannot be carried out is tried again until a later one replaces it, or
 // this replica loses the revision: then nothing is written any more. A scale is written only over
-// the number of replicas that it was decided on.
+// the number of replicas that it was decided on. If there is no Deployment, the status is written
+// first: the controller makes one with the scale that it says.
 package act
 
 import (
@@ -180,8 +181,10 @@ func (w *Writer) done(ctx context.Context, t *task, order loop.Order, err error)
 	if retry == 0 || ctx.Err() != nil {
 		return
 	}
-	w.Failed.Add(1)
-	w.log.Warn("order failed and is tried again", "revision", order.Key.String(), "in", retry, "error", err)
+	if !errors.Is(err, errMissing) || retry >= lastRaise { // a Deployment takes a moment
+		w.Failed.Add(1)
+		w.log.Warn("order failed and is tried again", "revision", order.Key.String(), "in", retry, "error", err)
+	}
 	time.AfterFunc(retry, func() {
 		w.mutex.Lock()
 		defer w.mutex.Unlock()
@@ -195,11 +198,11 @@ func (w *Writer) carryOut(ctx context.Context, o loop.Order) error {
 		return nil // deleted since
 	}
 	if o.Verify && !o.Scale || o.Scale && o.From < 0 { // unknown after a restart
-		scale, err := w.scale(ctx, o)
+		replicas, err := w.replicas(ctx, o)
 		if err != nil {
 			return err
 		}
-		o.Scale, o.From = scale.Spec.Replicas != o.Replicas, scale.Spec.Replicas
+		o.Scale, o.From = replicas != o.Replicas, replicas
 	}
 	// Only now: what was read above is then from before the next owner's first write.
 	if err := w.check(ctx, o); err != nil {
@@ -217,6 +220,12 @@ func (w *Writer) carryOut(ctx context.Context, o loop.Order) error {
 		case errors.Is(err, errStale):
 			w.Stale.Add(1)
 			return w.writeStatus(ctx, pa, o)
+		case errors.Is(err, errMissing):
+			o.Held = false // the controller waits for it
+			if failed := w.writeStatus(ctx, pa, o); failed != nil || o.Replicas == 0 {
+				return failed
+			}
+			return err
 		case err != nil:
 			return err
 		}
