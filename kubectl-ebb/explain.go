@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
 	serving "ebb.dev/ebb/api/serving/v1"
 	view "ebb.dev/ebb/api/view/v1alpha1"
 )
@@ -67,6 +68,8 @@ type revision struct {
 	// scaler is nil if there is none yet.
 	scaler *autoscaling.PodAutoscaler
 	events []corev1.Event
+	// bare: it has no Deployment.
+	bare bool
 }
 
 // gather reads a Service and what belongs to it.
@@ -92,6 +95,10 @@ func (a *access) gather(ctx context.Context, name string) (*subject, error) {
 			r.scaler, err = nil, nil
 		}
 		if err != nil {
+			return nil, a.plain(err)
+		}
+		_, err = a.kube.AppsV1().Deployments(a.namespace).Get(ctx, names.Deployment(r.Name), metav1.GetOptions{})
+		if r.bare = apierrors.IsNotFound(err); err != nil && !r.bare && !apierrors.IsForbidden(err) {
 			return nil, a.plain(err)
 		}
 		list, err := a.kube.CoreV1().Events(a.namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{

@@ -76,6 +76,9 @@ func (r *explainedRevision) write(out io.Writer, now time.Time) {
 		sleep = " (" + r.Levels + ")"
 	}
 	row("pods", "%d wanted: %d ready, %d asleep%s", r.Wanted, r.Ready, r.Asleep, sleep)
+	if r.Bare != "" {
+		row("Deployment", "none: %s", r.Bare)
+	}
 	for _, n := range r.Nodes {
 		row("node", "%s there, %s for %s: %s", pods(n.Pods), n.State, duration.HumanDuration(now.Sub(n.Since)), n.Reason)
 	}

@@ -59,6 +59,8 @@ type explainedRevision struct {
 	Asleep int32 `json:"asleepPods"`
 	// Levels says how they sleep, such as "2 frozen".
 	Levels string `json:"asleep,omitempty"`
+	// Bare says why there is no Deployment.
+	Bare string `json:"noDeployment,omitempty"`
 	// Path says who takes requests: "Serve", pods, or "Proxy", activators.
 	Path     string             `json:"mode,omitempty"`
 	Decision *explainedDecision `json:"decision,omitempty"`
@@ -241,6 +243,9 @@ func explainRevision(r revision) explainedRevision {
 	status := &r.scaler.Status
 	x.Ready, x.Wanted = ptr.Deref(status.ActualScale, 0), ptr.Deref(status.DesiredScale, 0)
 	x.Path = string(status.Mode)
+	if r.bare {
+		x.Bare = whyBare(r, x.Wanted)
+	}
 	if x.Asleep = ptr.Deref(status.AsleepReplicas, 0); x.Asleep > 0 {
 		x.Levels = status.Asleep
 	}
@@ -249,6 +254,17 @@ func explainRevision(r revision) explainedRevision {
 		x.Decision = &explainedDecision{d.Time.UTC(), d.Rule, reason, standby, d.Inputs}
 	}
 	return x
+}
+
+// whyBare says why a revision has no Deployment.
+func whyBare(r revision, wanted int32) string {
+	switch {
+	case r.Annotations[names.ParkedAnnotation] != "":
+		return "the Revision is parked: no Route has led to it"
+	case wanted > 0:
+		return "the controller is to make it for the pods that are wanted"
+	}
+	return "it has had no pod for deployment-retention-period; the next request has the Deployment made again"
 }
 
 // limits lists what bounds the number of pods, as the template sets it.

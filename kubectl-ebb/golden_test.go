@@ -88,6 +88,10 @@ func TestExplain(t *testing.T) {
 	spare := scaled("cart-00002", 100, 2, 6, "panic-window", "panic average 14 concurrent requests / target 7 = 2 pods; asleep: scale-buffer asks for 4", inputs("3", "14", "0", "7"))
 	spare.scaler.Status.Asleep, spare.scaler.Status.AsleepReplicas = "4 frozen", ptr.To[int32](4)
 
+	away := scaled("cart-00002", 100, 0, 0, "zero", "no traffic, and activators have been in the path for long enough", inputs("0", "0", "0", "7"))
+	anew := scaled("cart-00002", 100, 0, 1, "queue", "1 request waiting and no pod ready", inputs("unknown", "unknown", "1", "7"))
+	away.bare, anew.bare = true, true
+
 	starting := scaled("cart-00002", 100, 0, 1, "queue", "1 request waiting and no pod ready; target 7 asks for 1 pod", inputs("unknown", "unknown", "1", "7"))
 
 	old := scaled("cart-00001", 90, 2, 2, "stable-window", "stable average 9 concurrent requests / target 7 = 2 pods", inputs("9", "8", "0", "7"))
@@ -140,6 +144,8 @@ func TestExplain(t *testing.T) {
 		"spare":    {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{spare}},
 		"at-zero": {service: service("cart", ready, to("cart-00002", 100, "")), away: "No autoscaler is available.", revisions: []revision{
 			scaled("cart-00002", 100, 0, 0, "zero", "no traffic, and activators have been in the path for long enough (stable average 0 / target 7 = 0 pods)", inputs("0", "0", "0", "7"))}},
+		"away":     {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{away}},
+		"anew":     {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{anew}},
 		"starting": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{starting}},
 		"split":    {service: service("cart", ready, to("cart-00001", 90, ""), to("cart-00002", 10, "canary")), revisions: []revision{old, canary}},
 		"judged":   {service: rollout, revisions: []revision{former, fresh}, view: both},

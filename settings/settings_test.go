@@ -114,6 +114,7 @@ func table() map[string][]set {
 			{"trusted-registries", "b.test:5000, http://a.test", p(func(d Deployment) any { return d.TrustedRegistries }), []string{"b.test:5000", "http://a.test"}, ""},
 			{"digest-resolution-timeout", "1s", p(func(d Deployment) any { return d.DigestResolutionTimeout }), time.Second, "0s"},
 			{"progress-deadline", "1s", p(func(d Deployment) any { return d.ProgressDeadlineSeconds() }), int32(1), "1500ms"},
+			{"deployment-retention-period", "1m", p(func(d Deployment) any { return d.RetentionPeriod }), time.Minute, "59s"},
 			{"queue-sidecar-cpu-request", "1m", p(func(d Deployment) any { return d.QueueSidecarRequests }), list("cpu", "1m"), "x"},
 			{"queue-sidecar-cpu-limit", "1", p(func(d Deployment) any { return d.QueueSidecarLimits }), list("cpu", "1"), "x"},
 			{"queue-sidecar-memory-request", "9Mi", p(func(d Deployment) any { return d.QueueSidecarRequests[corev1.ResourceMemory] }), resource.MustParse("9Mi"), "x"},

@@ -77,6 +77,7 @@ type Deployment struct {
 	DefaultAffinity            string // AffinityPreferSpread or AffinityNone
 	RuntimeClassNames          map[string]RuntimeClass
 	PodIsAlwaysSchedulable     bool
+	RetentionPeriod            time.Duration // of the Deployments of revisions at zero; 0 is for ever
 }
 
 // TokenKeyAge is the age at which the key of all tokens is replaced, 0 for never.
@@ -98,12 +99,18 @@ const (
 	AffinityNone         = "none"
 )
 
+// leastRetention bounds how soon the Deployment of a revision at zero may go.
+const leastRetention = time.Minute
+
 func (s *Snapshot) checkDeployment(r *reader) {
 	if s.Deployment.QueueSidecarImage == "" && r.data != nil {
 		r.fault("queue-sidecar-image", "", "must name the image of queue-proxy")
 	}
 	if owner := foreignSidecar(s.Deployment.QueueSidecarImage); owner != "" {
 		r.fault("queue-sidecar-image", s.Deployment.QueueSidecarImage, "is %s sidecar, another program: pods need queue-proxy of this version of Ebb", owner)
+	}
+	if d := s.Deployment.RetentionPeriod; d > 0 && d < leastRetention {
+		r.fault("deployment-retention-period", d.String(), "%s is less than %s: clients read the Deployment of a revision that has just gone to zero", d, leastRetention)
 	}
 	if t := s.Deployment.QueueSidecarTLS; t.MinVersion > t.MaxVersion && t.MaxVersion != "" {
 		r.fault("queue-sidecar-tls-max-version", t.MaxVersion, "%s is less than queue-sidecar-tls-min-version, which is %s",

@@ -178,7 +178,7 @@ var Annotations = slices.Concat([]Annotation{
 		Effect: "Ephemeral storage limit of queue-proxy."},
 	{Key: SidecarResourcePercentAnnotation, Older: []string{SidecarResourcePercentAnnotationAlt}, On: onTemplate, Values: number(0.1, 100), Default: "none",
 		Effect: "Deprecated: resources of queue-proxy in percent of the container's."},
-	{Key: NoGCAnnotation, On: onRevision, Values: anyOf("true"), Default: "none", Effect: "The Revision is neither deleted nor parked when no Route leads to it."},
+	{Key: NoGCAnnotation, On: onRevision, Values: anyOf("true"), Default: "none", Effect: "The Revision is neither deleted nor parked when no Route leads to it, and keeps its Deployment at zero."},
 
 	{Key: RolloutDurationAnnotation, Older: []string{RolloutDurationAnnotationAlt}, On: onRoute, Values: duration(0, noMaxTime, true),
 		Default: "`rollout-duration` in config-network", Effect: "Time over which traffic moves to a new latest revision."},

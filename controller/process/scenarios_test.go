@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -198,8 +199,8 @@ func typed[T any](w *world, resource schema.GroupResource, name string, change f
 	})
 }
 
-// autoscaler plays the autoscaler: `autoscaler rev=x want=1 ready=1 [active=False
-// reason=NoTraffic]`.
+// autoscaler plays the autoscaler: `autoscaler rev=x want=1 ready=1 [startup=reason] [since=now]`.
+// A Deployment that is not there cannot be scaled.
 func (w *world) autoscaler(args map[string]string) {
 	want, ready := number(w.t, args["want"]), number(w.t, args["ready"])
 	typed(w, autoscalers, args["rev"], func(pa *autoscalingv1alpha1.PodAutoscaler) {
@@ -224,7 +225,15 @@ func (w *world) autoscaler(args map[string]string) {
 		} else {
 			s.ClearStartupCPULimited()
 		}
+		for i := range s.Conditions {
+			if args["since"] == "now" {
+				s.Conditions[i].LastTransitionTime.Inner = metav1.NewTime(w.now)
+			}
+		}
 	})
+	if w.store.Get(deployments, "ns", args["rev"]+"-deployment") == nil {
+		return
+	}
 	w.edit(deployments, args["rev"]+"-deployment", func(object *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(object.Object, int64(want), "spec", "replicas")
 		_ = unstructured.SetNestedField(object.Object, int64(ready), "status", "replicas")

@@ -164,7 +164,7 @@ func (g *ground) serves(revision string) (int, string) {
 		return 503, "no endpoints of " + revision
 	}
 	rev := get[servingv1.Revision](g, revisions, revision)
-	if rev == nil || g.store.Get(autoscalers, "ns", revision) == nil || g.store.Get(deployments, "ns", names.Deployment(revision)) == nil {
+	if rev == nil || g.store.Get(autoscalers, "ns", revision) == nil || !g.putsAway && g.store.Get(deployments, "ns", names.Deployment(revision)) == nil {
 		return 503, "nobody can wake " + revision
 	}
 	for _, kind := range []string{"ResourcesAvailable", "ContainerHealthy"} {

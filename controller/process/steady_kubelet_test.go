@@ -25,10 +25,13 @@ func (g *ground) run() {
 	g.accept()
 	for _, pa := range all[autoscalingv1alpha1.PodAutoscaler](g, autoscalers) {
 		d := get[appsv1.Deployment](g, deployments, names.Deployment(pa.Name))
+		class := pa.Annotations[names.ClassAnnotation]
+		if d == nil && g.putsAway && class != names.ClassHPA && pa.DeletionTimestamp.IsZero() {
+			g.decide(pa, g.wants(pa), 0) // whoever makes it is told the scale
+		}
 		if d == nil || !pa.DeletionTimestamp.IsZero() || !d.DeletionTimestamp.IsZero() {
 			continue
 		}
-		class := pa.Annotations[names.ClassAnnotation]
 		want := g.wants(pa)
 		if class == names.ClassHPA {
 			want = ptr.Deref(d.Spec.Replicas, 1)

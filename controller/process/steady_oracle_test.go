@@ -7,11 +7,13 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
@@ -28,6 +30,7 @@ func (s *steady) check() {
 		}
 		s.explained(service, condition)
 	}
+	s.scalable()
 	for _, host := range slices.Sorted(maps.Keys(s.served)) {
 		by := s.served[host]
 		if s.hurts(by...) {
@@ -35,7 +38,8 @@ func (s *steady) check() {
 		}
 		if a := s.ask(gatewayOf(host), host, ""); a.code != 200 {
 			full := s.noPods != "" || time.Since(s.room) < mended
-			if !full || !strings.Contains(a.why, noMorePods) {
+			refused := s.putsAway && strings.Contains(a.why, "create Deployment") // it is made for a request, and may not
+			if !refused && (!full || !strings.Contains(a.why, noMorePods)) {
 				s.fail("host %s answers %d: %s", host, a.code, a.why)
 			}
 		} else if !slices.ContainsFunc(by, func(name string) bool { return strings.HasPrefix(a.by[0], name+"-") }) {
@@ -43,6 +47,23 @@ func (s *steady) check() {
 		}
 	}
 	s.remember()
+}
+
+// scalable: what requests woke half a minute ago has a Deployment for its pods.
+func (s *steady) scalable() {
+	if len(s.wrong) > 0 || time.Since(s.moved) < mended {
+		return
+	}
+	for _, pa := range all[autoscalingv1alpha1.PodAutoscaler](s.ground, autoscalers) {
+		rev := get[servingv1.Revision](s.ground, revisions, pa.Name)
+		if woken := time.Since(s.requests[pa.Name]); rev == nil || woken < 30*time.Second || woken > time.Minute-step || s.hurts(rev.Labels[names.ServiceLabel]) ||
+			!upOnce(pa) || !pa.DeletionTimestamp.IsZero() || rev.Annotations[names.ParkedAnnotation] != "" || pa.Annotations[names.ClassAnnotation] == names.ClassHPA {
+			continue
+		}
+		if d := get[appsv1.Deployment](s.ground, deployments, names.Deployment(pa.Name)); d == nil || ptr.Deref(d.Spec.Replicas, 1) == 0 {
+			s.fail("requests for %s wait since %s, and its Deployment is %v", pa.Name, time.Since(s.requests[pa.Name]), d)
+		}
+	}
 }
 
 // remember notes the hosts that serve and are to serve.

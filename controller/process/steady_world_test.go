@@ -65,6 +65,8 @@ type ground struct {
 	// revisions that are served past the activators.
 	rests, canRest bool
 	busyUntil      map[string]time.Time
+	// putsAway says that revisions at zero for long have no Deployment.
+	putsAway bool
 }
 
 // replica is one of the controllers. While it is cut, none of its calls arrives.
@@ -161,6 +163,9 @@ func (g *ground) set() {
 			maps[settings.GatewayName] = map[string]string{}
 		}
 		maps[settings.GatewayName]["resting-routes"] = "Enabled"
+	}
+	if g.putsAway {
+		maps[settings.DeploymentName]["deployment-retention-period"] = "1m"
 	}
 	if g.collects {
 		maps[settings.GCName] = map[string]string{"min-non-active-revisions": "0", "max-non-active-revisions": "0",

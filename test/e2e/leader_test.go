@@ -175,27 +175,32 @@ func (s *story) readyPods(name string) (ready int, err error) {
 	return ready, err
 }
 
-// scaleAutoscalers sets the number of autoscaler replicas until the test ends, or until back is
-// called.
 func (s *story) scaleAutoscalers(replicas int32) (back func(ctx context.Context) error) {
 	s.Helper()
+	return s.scaleComponent("autoscaler", replicas)
+}
+
+// scaleComponent sets the number of replicas of a component until the test ends, or until back is
+// called.
+func (s *story) scaleComponent(name string, replicas int32) (back func(ctx context.Context) error) {
+	s.Helper()
 	deployments := s.Kube.AppsV1().Deployments(cluster.System)
-	before, err := deployments.Get(s.ctx, "autoscaler", metav1.GetOptions{})
+	before, err := deployments.Get(s.ctx, name, metav1.GetOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
 	set := func(ctx context.Context, n int32) error {
 		patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
-		if _, err := deployments.Patch(ctx, "autoscaler", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("scale the autoscaler to %d: %w", n, err)
+		if _, err := deployments.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("scale the %s to %d: %w", name, n, err)
 		}
 		return cluster.Until(ctx, func() (bool, string, error) {
-			d, err := deployments.Get(ctx, "autoscaler", metav1.GetOptions{})
+			d, err := deployments.Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return false, err.Error(), nil
 			}
 			return d.Status.ObservedGeneration >= d.Generation && d.Status.ReadyReplicas == n && d.Status.Replicas == n,
-				fmt.Sprintf("%d of %d autoscaler replicas are ready", d.Status.ReadyReplicas, n), nil
+				fmt.Sprintf("%d of %d replicas of the %s are ready", d.Status.ReadyReplicas, n, name), nil
 		})
 	}
 	back = func(ctx context.Context) error { return set(ctx, *before.Spec.Replicas) }

@@ -50,7 +50,7 @@ func parkable(rev *servingv1.Revision, o observation, s *settings.Snapshot, now 
 		return 0, false
 	case o.newest && !o.initialized(): // its Configuration waits for it
 		return 0, false
-	case o.deployment == nil, o.autoscaler == nil, !atZero(o.deployment), len(o.current()) > 0:
+	case !o.away && (o.deployment == nil || !atZero(o.deployment)), o.autoscaler == nil, len(o.current()) > 0:
 		return 0, false
 	case !wantsNothing(o.autoscaler, s.Autoscaler.Class):
 		return 0, false

@@ -6,8 +6,8 @@
 // ConfigMaps with waiting pages and the Routes of fallback Services; HTTPRoutes; registries, for
 // digests; the Events of pods that hang.
 // Writes: Deployments and PodAutoscalers, which it also deletes, to park a Revision (park.go) or to
-// try it anew (anew.go); the annotation of parked Revisions. Never: replicas of an existing
-// Deployment, pods, a PodAutoscaler's status.
+// try it anew (anew.go); Deployments that are put away (away.go); the annotation of parked
+// Revisions. Never: replicas of an existing Deployment, pods, a PodAutoscaler's status.
 package revision
 
 import (
@@ -179,9 +179,14 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if o.autoscaler, _, err = apply.Found(r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name))); err != nil {
 		return 0, err
 	}
-	if o.deployment, err = r.deployment(ctx, rev, s, o.autoscaler, false); err != nil {
-		judge(rev, o, s)
-		return 0, r.refused(rev, err)
+	if o.away, err = r.withoutDeployment(rev, o, s); err != nil {
+		return 0, err
+	}
+	if !o.away {
+		if o.deployment, err = r.deployment(ctx, rev, s, o.autoscaler, false); err != nil {
+			judge(rev, o, s)
+			return 0, r.refused(rev, err)
+		}
 	}
 	var look time.Duration
 	o.news, look = r.looker.look(ctx, rev, o)
@@ -207,14 +212,20 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if o.initialized() && !o.wantsPods() && !shown(&rev.Status).none() {
 		look = o.rests()
 	}
-	wait, ok := parkable(rev, o, s, r.mgr.Now())
-	switch {
-	case !ok || !equality.Semantic.DeepEqual(before, &rev.Status): // the write of the status causes the next reconcile
+	if !equality.Semantic.DeepEqual(before, &rev.Status) { // the write of the status causes the next reconcile
 		return look, nil
-	case wait > 0:
-		return wait, nil
 	}
-	return 0, r.park(ctx, rev, o.initialized())
+	if wait, ok := parkable(rev, o, s, r.mgr.Now()); ok && wait > 0 {
+		return wait, nil
+	} else if ok {
+		return 0, r.park(ctx, rev, o.initialized())
+	}
+	if wait, ok := awayAfter(rev, o, s); ok && wait > 0 && (look == 0 || wait < look) {
+		look = wait
+	} else if ok && wait == 0 && !o.away {
+		return look, r.putAway(ctx, rev, o, s.Deployment.RetentionPeriod)
+	}
+	return look, nil
 }
 
 // newest reports whether the Configuration of a revision has made no other one since.

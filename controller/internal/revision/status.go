@@ -42,14 +42,16 @@ type observation struct {
 	newest bool
 	// reserve: no Route leads to it.
 	reserve bool
-	now     time.Time
+	// away: it has no Deployment because it needs none (away.go).
+	away bool
+	now  time.Time
 }
 
 // current returns the pods that count. A pod that a node evicted or rejected, or that ended with
 // its node, stays as an object until somebody deletes it, also at zero. Its ReplicaSet makes
 // another if one is wanted: then only the newest pod tells of the revision.
 func (o observation) current() []*corev1.Pod {
-	wanted := o.deployment == nil || ptr.Deref(o.deployment.Spec.Replicas, 1) > 0
+	wanted := !o.away && (o.deployment == nil || ptr.Deref(o.deployment.Spec.Replicas, 1) > 0)
 	var newest metav1.Time
 	for _, pod := range o.pods {
 		if newest.Before(&pod.CreationTimestamp) {
