@@ -277,7 +277,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	}
 	out.PodOrders = r.orders(&out.Explanation, out.Replicas-out.Extra, now)
 	out.Status = r.status(step)
-	out.Held = r.wakes(out.Status, now)
+	out.Held = r.turns(out.Status, now)
 	differs := !r.everSent || out.Status != r.sent
 	if out.Changed = out.Scale || out.Verify || differs && !out.Held; out.Changed && !out.Held {
 		r.sent, r.everSent = out.Status, true
@@ -313,13 +313,25 @@ func (r *Revision) replacements(total, replaced int32, rises bool) int32 {
 	return extra
 }
 
-// wakeWithin is how long a revision at zero may take to have pods again before its status tells of
-// it. Most take less, and then one write tells all.
-const wakeWithin = 2 * time.Second
+// turnWithin is how long a revision may take to leave zero or to reach it before its status tells
+// of it. Most take less, and then one write tells all.
+const turnWithin = 2 * time.Second
 
-// wakes reports whether a revision that was said to be at zero waits for its pods, not for long.
-func (r *Revision) wakes(s Status, now time.Time) bool {
-	return r.everSent && r.sent.Active == zero.No && s.Active == zero.Undecided && now.Sub(r.zero.ActiveSince) < wakeWithin
+// turns reports whether a revision that was said to be at zero waits for its pods, or one that was
+// said to be active for its last pod to go, not for long. Requests must pass the activators before
+// that pod goes: if they do not yet, the status has to say so at once.
+func (r *Revision) turns(s Status, now time.Time) bool {
+	end := r.zero.ActiveSince.Add(turnWithin)
+	switch {
+	case !r.everSent || !now.Before(end):
+		return false
+	case r.sent.Active == zero.No && s.Active == zero.Undecided:
+		return true
+	case r.sent.Active == zero.Yes && s.Active == zero.No && r.sent.Proxied && s.Actual > 0:
+		r.lookAgain(end)
+		return true
+	}
+	return false
 }
 
 // step decides about zero, and between the bounds of the scale.

@@ -182,12 +182,56 @@ func TestAWakeIsOnlyInTheStatusIfItTakesLong(t *testing.T) {
 				if active := out.Status.Active; out.Changed && !out.Held && (len(told) == 0 || told[len(told)-1] != active) {
 					told = append(told, active)
 				}
-				if out.Held && (out.Status.Active != zero.Undecided || now.Sub(epoch) > wakeWithin) {
+				if out.Held && (out.Status.Active != zero.Undecided || now.Sub(epoch) > turnWithin) {
 					t.Fatalf("after %s %+v is held", now.Sub(epoch), out.Status)
 				}
 			}
 			if !slices.Equal(told, c.want) || scales != 1 {
 				t.Errorf("told %v with %d scales, want %v", told, scales, c.want)
+			}
+		})
+	}
+}
+
+// The last pod of a revision goes. Where activators are in the path already, nobody has to know
+// before it has gone.
+func TestTheWayToZeroIsOnlyInTheStatusIfItTakesLong(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		proxied bool
+		gone    time.Duration // after the scale was written
+		want    []int32       // pods that each status tells of
+	}{
+		"soon, past activators": {true, 100 * time.Millisecond, []int32{0}},
+		"late, past activators": {true, 5 * time.Second, []int32{1, 0}},
+		"not past activators":   {false, 100 * time.Millisecond, []int32{1, 0}},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			cfg := config()
+			if !c.proxied {
+				cfg.Formula.TargetBurstCapacity = 0
+			}
+			cfg.Zero.AlwaysProxied = true // nobody answers a probe here
+			r := New(cfg, Counts{Ready: 1}, epoch)
+			var told []int32
+			var down time.Time
+			for now := epoch; now.Before(epoch.Add(5 * time.Minute)); now = now.Add(100 * time.Millisecond) {
+				if !down.IsZero() && now.Sub(down) >= c.gone {
+					r.SetCounts(Counts{})
+				}
+				r.Scraped(load(0), now)
+				out := r.Decide(now, false, nil)
+				if out.Scale && out.Replicas == 0 {
+					down = now
+				}
+				if out.Held && now.Sub(r.zero.ActiveSince) > turnWithin {
+					t.Fatalf("%+v is held", out.Status)
+				}
+				if out.Changed && !out.Held && out.Status.Active == zero.No {
+					told = append(told, out.Status.Actual)
+				}
+			}
+			if told = slices.Compact(told); down.IsZero() || !slices.Equal(told, c.want) {
+				t.Errorf("told of %v pods, want %v; scaled down: %v", told, c.want, down)
 			}
 		})
 	}
