@@ -3,7 +3,9 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -33,6 +35,20 @@ func (c *Cluster) ScaleActivators(ctx context.Context, n int32) (restore func(co
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		return deployment.Status.ReadyReplicas == n, fmt.Sprintf("%d of %d activators are ready", deployment.Status.ReadyReplicas, n), nil
+		// Its status can still tell of pods that are going: of those that another test had.
+		pods, err := c.Kube.CoreV1().Pods(System).List(ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		ready := int32(0)
+		for _, pod := range pods.Items {
+			if pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}) {
+				ready++
+			}
+		}
+		done := deployment.Status.ObservedGeneration >= deployment.Generation && ready == n
+		return done, fmt.Sprintf("%d of %d activators are ready", ready, n), nil
 	})
 }
