@@ -384,6 +384,26 @@ func TestAHeldStatusIsNotWritten(t *testing.T) {
 	})
 }
 
+// A status waits, or could not be written, when an order comes whose status is held. The loop takes
+// the first one for told, so it may never order it again.
+func TestAHeldStatusDoesNotKeepBackAnEarlierOne(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		refused := 0
+		c.client.PrependReactor("patch", "podautoscalers", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if refused++; refused > 1 {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewConflict(schema.GroupResource{}, "", errors.New("somebody else wrote"))
+		})
+		w.Act(order(1, 1))
+		expect(t, c, "scale hello-00001-deployment 1")
+		held := order(1, 0)
+		held.Held = true
+		w.Act(held)
+		expect(t, c, "scale hello-00001-deployment 0", "status want 0, 1 ready, Serve, active True")
+	})
+}
+
 // After a restart in which pods and status differ nobody knows what was asked for last; an event is
 // of a change.
 func TestAnUnknownScaleIsReadBeforeItIsSaidToChange(t *testing.T) {

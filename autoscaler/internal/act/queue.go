@@ -88,7 +88,8 @@ func (q *queue) put(o loop.Order) {
 	}
 }
 
-// merge combines two orders. A scale that the older one has not written is still written.
+// merge combines two orders. A scale that the older one has not written is still written, and so is
+// a status: the loop takes the older one for told, so the newer one is not held.
 func merge(older, newer loop.Order) loop.Order {
 	if older.UID != newer.UID {
 		return newer
@@ -99,6 +100,7 @@ func merge(older, newer loop.Order) loop.Order {
 	}
 	newer.Verify = newer.Verify || older.Verify
 	newer.Urgent = newer.Urgent || older.Urgent
+	newer.Held = newer.Held && older.Held
 	return newer
 }
 
