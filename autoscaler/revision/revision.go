@@ -213,9 +213,10 @@ type Revision struct {
 	scraping  bool
 	scrapeDue time.Time
 
-	// ordered is the last scale ordered, -1 if unknown. driftedAt is since when the number of pods
-	// has differed from it.
+	// ordered is the last scale ordered, -1 if unknown. assumed says that it is only what a status
+	// and the pods agreed on. driftedAt is since when the number of pods has differed from it.
 	ordered   int32
+	assumed   bool
 	driftedAt time.Time
 	// found is the scale that an earlier process reported, surplus how many pods more there were,
 	// until the scale is no higher than it needs to be.
@@ -247,9 +248,11 @@ func (r *Revision) Update(c *Config) {
 // SetCounts takes new pod counts.
 func (r *Revision) SetCounts(counts Counts) { r.counts = counts }
 
-// Found tells what the scale is, when it is not what the last order was decided on. The next
-// decision starts from it.
-func (r *Revision) Found(replicas int32) { r.ordered, r.driftedAt = replicas, time.Time{} }
+// Found tells what the scale is, when it is not what the last order was decided on, -1 if that is
+// unknown. The next decision starts from it.
+func (r *Revision) Found(replicas int32) {
+	r.ordered, r.assumed, r.driftedAt = replicas, false, time.Time{}
+}
 
 // Decide makes a decision and returns what follows from it. between marks a decision between two
 // ticks, which may only raise the scale.
@@ -271,7 +274,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 		out.Urgent = total != r.ordered && r.counts.Ready == 0 && step.Replicas > 0
 	}
 	if out.Scale = out.Replicas != r.ordered; out.Scale {
-		r.ordered, r.driftedAt = out.Replicas, time.Time{}
+		r.ordered, r.assumed, r.driftedAt = out.Replicas, false, time.Time{}
 	} else {
 		out.Verify = r.drifted(now)
 	}
@@ -396,11 +399,16 @@ func (r *Revision) withinBudget(replicas int32, budget *Budget, now time.Time) i
 }
 
 // drifted reports, once per driftTime, that the number of pods has not matched the last order for
-// that long: somebody else may have written the scale or replaced the scale target.
+// that long: somebody else may have written the scale or replaced the scale target. If the order is
+// only assumed, the last pod may go because an earlier process scaled to zero and ended before its
+// status said so: requests would wait for nothing.
 func (r *Revision) drifted(now time.Time) bool {
 	switch {
 	case r.ordered < 0 || r.counts.Running() == r.ordered:
 		r.driftedAt = time.Time{}
+	case r.assumed && r.counts.Running() == 0:
+		r.assumed, r.driftedAt = false, now
+		return true
 	case r.driftedAt.IsZero():
 		r.driftedAt = now
 	case now.Sub(r.driftedAt) >= driftTime:

@@ -236,3 +236,37 @@ func TestTheWayToZeroIsOnlyInTheStatusIfItTakesLong(t *testing.T) {
 		})
 	}
 }
+
+// A process ends after it has scaled to zero and before its status says so. The last pod goes while
+// the next one has the revision, and a request comes.
+func TestARevisionWakesWhoseWayToZeroNobodyToldOf(t *testing.T) {
+	for how, handed := range map[string]bool{"from the status": false, "handed over": true} {
+		t.Run(how, func(t *testing.T) {
+			r := New(config(), Counts{Ready: 1}, epoch)
+			told := State{Desired: 1, Zero: zero.State{Active: zero.Yes, ActiveSince: epoch.Add(-time.Hour), Initialized: true, Proxied: true}}
+			r.Import(told, 0, epoch)
+			r.Decide(epoch, true, nil)
+			now := epoch.Add(100 * time.Millisecond)
+			if handed {
+				left := New(config(), Counts{Ready: 1}, epoch)
+				left.Import(told, 0, epoch)
+				left.Found(0)
+				if !r.Import(left.Export(now), 0, now) {
+					t.Fatal("the state was not taken")
+				}
+			}
+			r.SetCounts(Counts{})
+			r.Record(Sample{Reporter: "activator", Report: decide.Report{Concurrency: 1, Queued: 1}, OutOfTurn: true}, now)
+			out := r.Decide(now, true, nil)
+			if !out.Changed || out.Replicas != 1 || !out.Verify && (!out.Scale || out.From != -1) {
+				t.Errorf("the scale is not read: %d to %d, %v, %v", out.From, out.Replicas, out.Scale, out.Verify)
+			}
+			for range 30 {
+				now = now.Add(100 * time.Millisecond)
+				if out := r.Decide(now, true, nil); out.Verify {
+					t.Error("the scale is read again at once")
+				}
+			}
+		})
+	}
+}

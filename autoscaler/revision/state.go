@@ -94,8 +94,12 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 		r.extra, r.extraUntil = extra, now.Add(verdict)
 	}
 	r.importSince(s.Zero, behind, now)
-	if r.ordered < 0 && s.Ordered >= 0 {
+	switch {
+	case s.Ordered < 0 || s.Ordered == r.ordered:
+	case r.ordered < 0:
 		r.ordered = s.Ordered
+	case r.assumed: // whether the last order was carried out is not known
+		r.Found(-1)
 	}
 	return true
 }
@@ -127,7 +131,7 @@ func (r *Revision) importStatus(s State, now time.Time) bool {
 	r.formula = decide.Start(r.config.Formula, r.counts.Ready, floor, now)
 	r.found, r.surplus = s.Desired, max(floor-max(s.Desired, 0), 0)
 	if s.Desired+s.Asleep == r.counts.Running() {
-		r.ordered = r.counts.Running()
+		r.ordered, r.assumed = r.counts.Running(), true
 	}
 	// The pods that sleep are idle from now on, as far as is known.
 	s.Keep.Needed = min(max(s.Desired, 0), keep.Ranks)
