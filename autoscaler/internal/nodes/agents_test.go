@@ -359,3 +359,28 @@ func TestWhereANodeWithAnAgentAloneCounts(t *testing.T) {
 		})
 	}
 }
+
+// Two of four nodes are cut off from all others, so that no Lease of theirs is renewed. One packet
+// of the agent's gets through. That its Lease is read anew after that is no renewal, which would
+// set it apart from the other one.
+func TestALeaseThatIsReadAnewIsNotRenewed(t *testing.T) {
+	for at := 5 * time.Second; at < 9*time.Second; at += 500 * time.Millisecond {
+		t.Run(at.String(), func(t *testing.T) {
+			live(t, func() *cluster {
+				c := newCluster(t, "a", "b", "c", "u")
+				c.Agent = func(ip string) bool { return ip == "u" }
+				return c
+			}, func(c *cluster) {
+				c.set(func() { c.says["b"], c.says["u"], c.renews = errSilent, errSilent, false })
+				time.Sleep(at)
+				c.set(func() { delete(c.says, "u") })
+				time.Sleep(period)
+				c.set(func() { c.says["u"] = errSilent })
+				time.Sleep(time.Minute)
+				if got := c.states(); len(got) > 0 {
+					t.Errorf("told of %v because %s", got, c.told[0].Reason)
+				}
+			})
+		})
+	}
+}

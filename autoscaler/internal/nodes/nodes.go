@@ -32,6 +32,10 @@ const (
 	maxCalls = 256
 	// leasePeriod is the time between two reads of a Lease.
 	leasePeriod = time.Second
+	// leaseKept is for how long a Lease is remembered that is not read any more. One that is read
+	// anew sooner than alive takes for a gap, because a single question was answered, must not seem
+	// to have changed.
+	leaseKept = 5 * time.Second
 )
 
 // Config is what a Watcher is made of: whom it may ask, and whom it tells. All of it is needed, but
@@ -159,11 +163,7 @@ func (w *Watcher) Round(ctx context.Context) {
 			w.readLocked(ctx, v.Node, now)
 		}
 	}
-	for node := range w.leases {
-		if one, ok := w.watch.Node(node); !w.leases[node].busy && (!ok || !inDoubt(one.State)) {
-			delete(w.leases, node)
-		}
-	}
+	maps.DeleteFunc(w.leases, func(_ string, l lease) bool { return !l.busy && now-l.read > leaseKept })
 	w.askOthersLocked(ctx, now)
 	w.acquaintLocked(ctx, now)
 	w.askLocked(ctx, now)
