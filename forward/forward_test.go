@@ -62,6 +62,24 @@ func start(t testing.TB, s *Server) string {
 	return l.Addr().String()
 }
 
+// Clients of a listener that Serve got too late do not wait in its backlog.
+func TestServeAfterCloseClosesTheListener(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := &Server{Handler: &policy{}}
+	s.Close()
+	if err := s.Serve(l); !errors.Is(err, ErrServerClosed) {
+		t.Errorf("Serve returned %v", err)
+	}
+	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		c.Close()
+		t.Error("the listener is open")
+	}
+}
+
 // proxyTo starts a forwarder to addr and returns its address and policy.
 func proxyTo(t testing.TB, addr string, change func(*Server, *policy)) (string, *policy) {
 	t.Helper()

@@ -13,8 +13,9 @@ import (
 // ErrServerClosed is returned by Serve after Shutdown or Close.
 var ErrServerClosed = errors.New("the server was shut down")
 
-// Serve accepts connections until the listener fails or the server is shut down. Each listener
-// accepts HTTP/1.1 and HTTP/2 with prior knowledge.
+// Serve accepts connections until the listener fails or the server is shut down, which closes the
+// listener, even if it was before Serve. Each listener accepts HTTP/1.1 and HTTP/2 with prior
+// knowledge.
 func (s *Server) Serve(l net.Listener) error { return s.serve(l, nil) }
 
 // ServeTLS is Serve with TLS, by Server.TLS.
@@ -32,6 +33,7 @@ func (s *Server) serve(l net.Listener, cfg *tls.Config) error {
 	s.mu.Lock()
 	if s.stopped.Load() {
 		s.mu.Unlock()
+		l.Close() // else clients would wait in its backlog
 		return ErrServerClosed
 	}
 	s.listeners[l] = struct{}{}
