@@ -86,10 +86,11 @@ type Exchange struct {
 
 	// relayed says that another activator relayed the request here. to is the one that it was
 	// relayed to, nil if it is served here; taken says that it took the request. charged says that
-	// the memory was taken from the account.
+	// the account was asked for the memory, noRoom what it said.
 	relayed        bool
 	to             *relay.Activator
 	taken, charged bool
+	noRoom         error
 
 	machine bind.Machine
 	ticket  hold.Ticket

@@ -32,9 +32,10 @@ func (h *Handler) relay(r *forward.Request, x *Exchange) (d forward.Decision, ok
 	}
 	x.to = to
 	r.Timeouts = timeouts(info)
+	grace := relayGrace + time.Since(r.Started) // those of the other one begin now
 	for _, t := range [...]*time.Duration{&r.Timeouts.ResponseStart, &r.Timeouts.Idle, &r.Timeouts.Total} {
 		if *t > 0 {
-			*t += relayGrace
+			*t += grace
 		}
 	}
 	r.SetHeader(wire.HeaderRelayed, "true")
@@ -42,14 +43,13 @@ func (h *Handler) relay(r *forward.Request, x *Exchange) (d forward.Decision, ok
 	return forward.Decision{Upstream: to.Upstream()}, true
 }
 
-// charge takes the request's memory from the revision's account, which it stays in.
+// charge takes the request's memory from the revision's account, which it stays in. The account is
+// asked once, as it counts whom it refuses.
 func (x *Exchange) charge(r *forward.Request, info *backends.Info) error {
-	if x.charged {
-		return nil
+	if !x.charged {
+		x.charged, x.noRoom = true, r.Charge(x.Revision.Queue.Share(), requestCost+x.pageCost(info))
 	}
-	err := r.Charge(x.Revision.Queue.Share(), requestCost+x.pageCost(info))
-	x.charged = err == nil
-	return err
+	return x.noRoom
 }
 
 // unreached serves a request that could not be relayed.
@@ -75,11 +75,17 @@ func (h *Handler) relayAnswered(r *forward.Request, x *Exchange, response *forwa
 
 // counted reports whether a request that was relayed is counted where it went, as it is there from
 // the first moment on. If that activator did not even answer, it may have died, and its books with
-// it.
+// it; or it hangs, as its own timers fire sooner than ours, and gets no more for a while.
 func (h *Handler) counted(x *Exchange, result *forward.Result) bool {
-	if !x.taken && !result.Upgraded && (result.Cause == forward.UpstreamFailed || result.Cause == forward.Completed) {
-		x.Pod = x.to.Upstream().Addr()
-		return false
+	if !x.taken && !result.Upgraded {
+		switch result.Cause {
+		case forward.TimedOut:
+			x.to.Failed(time.Now())
+			fallthrough
+		case forward.UpstreamFailed, forward.Completed:
+			x.Pod = x.to.Upstream().Addr()
+			return false
+		}
 	}
 	h.Relay.Relayed.Add(1)
 	return true

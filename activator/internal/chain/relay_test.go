@@ -18,6 +18,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
@@ -131,6 +132,9 @@ func TestARequestWithoutRoomIsNotRelayed(t *testing.T) {
 	}
 	share.Give(hold.DefaultPerRevisionBytes)
 	f.counts(1)
+	if n := f.other.budget.Refusals(); n != 1 {
+		t.Errorf("%d refusals are counted", n)
+	}
 	if requests, relayed := f.other.counted(); requests != 1 || relayed != 0 {
 		t.Errorf("%d are counted here, %d as relayed", requests, relayed)
 	}
@@ -259,6 +263,41 @@ func TestAnActivatorThatDiesWithARequest(t *testing.T) {
 	load := f.other.table.Get(key).Load
 	if requests, relayed := f.other.counted(); requests != 1 || relayed != 0 || load.NotCompleted[forward.UpstreamFailed].Load() != 1 {
 		t.Errorf("%d are counted here, %d as relayed", requests, relayed)
+	}
+}
+
+// One that accepts connections and does nothing: who relayed the request ends it, counts it, and
+// relays no more there for a while.
+func TestAnActivatorThatHangs(t *testing.T) {
+	f := newFleet(t, 3)
+	f.revision(backends.Info{Timeout: 100 * time.Millisecond})
+	listener, err := net.Listen("tcp", "127.0.0.9:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	hung := netip.MustParseAddrPort(listener.Addr().String())
+	var addresses []netip.AddrPort
+	for i := range byte(3) {
+		addresses = append(addresses, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 100 + i}), hung.Port()))
+	}
+	open := f.other.handler.Relay.Open
+	f.other.handler.Relay.Open = func(netip.AddrPort) *forward.Upstream { return open(hung) }
+	f.other.handler.Relay.SetSlice("s", addresses)
+	if status, body := f.other.led("GET", ""); status != 504 {
+		t.Errorf("got %d %q", status, body)
+	}
+	load, choice := f.other.table.Get(key).Load, &f.other.table.Get(key).Relay
+	eventually.True(t, "it is counted here", func() bool { return load.NotCompleted[forward.TimedOut].Load() == 1 })
+	if requests, relayed := f.other.counted(); requests != 1 || relayed != 0 {
+		t.Errorf("%d are counted here, %d as relayed", requests, relayed)
+	}
+	left := map[*relay.Activator]bool{}
+	for range 50 {
+		left[f.other.handler.Relay.For(choice, key.Name, time.Now())] = true
+	}
+	if len(left) != 1 {
+		t.Errorf("the next requests are relayed to %d activators", len(left))
 	}
 }
 
