@@ -24,7 +24,7 @@ const (
 	// two is at how many activators the requests of a revision gather. They are among those that
 	// stand in its own EndpointSlices.
 	two = 2
-	// restFor is how long nothing is relayed to an activator to which no connection could be made.
+	// restFor is how long nothing is relayed to an activator that could not be reached, or hangs.
 	// One request tries again each time that it is over.
 	restFor = 5 * time.Second
 )
@@ -187,7 +187,8 @@ func (a *Activator) takes(now time.Time) bool {
 	return until == 0 || now.UnixNano() >= until && a.rests.CompareAndSwap(until, now.Add(restFor).UnixNano())
 }
 
-// Failed says that no connection to the activator could be made, Answered that it has answered.
+// Failed says that the activator could not be reached, or did not answer before a timer ended,
+// Answered that it has answered.
 func (a *Activator) Failed(now time.Time) { a.rests.Store(now.Add(restFor).UnixNano()) }
 
 // Answered is described at Failed.

@@ -3,9 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -42,9 +40,7 @@ func (c *Cluster) ScaleActivators(ctx context.Context, n int32) (restore func(co
 		}
 		ready := int32(0)
 		for _, pod := range pods.Items {
-			if pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-			}) {
+			if pod.DeletionTimestamp == nil && isReady(&pod) {
 				ready++
 			}
 		}

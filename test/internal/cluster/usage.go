@@ -102,9 +102,7 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 					}
 					return false, pod.Name + " is terminating", nil
 				}
-				if !slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-					return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
-				}) {
+				if !isReady(&pod) {
 					return false, pod.Name + " is not Ready", nil
 				}
 				ready++
@@ -149,4 +147,10 @@ func metric(text []byte, name string) (float64, error) {
 		return 0, err
 	}
 	return 0, fmt.Errorf("metric %s is missing", name)
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
