@@ -155,6 +155,30 @@ func load(concurrency float64) Scrape {
 	return Scrape{Report: decide.Report{Concurrency: concurrency}}
 }
 
+// A new revision that is to have no pod is at zero with its first status, and that is the only one.
+func TestARevisionThatStartsWithoutPodsIsToldOfOnce(t *testing.T) {
+	c := config()
+	c.Zero.Initial = 0
+	r := New(c, Counts{}, epoch)
+	r.Import(State{Desired: zero.Unknown}, 0, epoch)
+	written := 0
+	for now := epoch; now.Before(epoch.Add(2 * time.Minute)); now = now.Add(50 * time.Millisecond) {
+		out := r.Decide(now, now.Equal(epoch), nil)
+		if out.Probe {
+			r.Probed(zero.ProbedActivator, out.Epoch)
+		}
+		if s := out.Status; s.Active != zero.No || !s.Initialized || !s.Proxied || s.Desired != 0 {
+			t.Fatalf("after %s it is %+v", now.Sub(epoch), s)
+		}
+		if out.Changed && !out.Scale {
+			written++
+		}
+	}
+	if written != 1 {
+		t.Errorf("its status was written %d times", written)
+	}
+}
+
 // A revision at zero gets a request, and a pod after some time.
 func TestAWakeIsOnlyInTheStatusIfItTakesLong(t *testing.T) {
 	for behaviour, c := range map[string]struct {

@@ -133,7 +133,8 @@ const (
 // Decide brings a decided scale within bounds and, if that is zero, takes the next step towards it:
 //
 //	Active   desired 0 means
-//	Unknown  wait for the pods asked for; after ProgressDeadline + ActivationSlack give up, write 0
+//	Unknown  report 0 if none are asked for; else wait for them; after ProgressDeadline + ActivationSlack
+//	         give up, write 0
 //	True     for less than StableWindow: keep 1; after that: report 0, write nothing. The condition turns
 //	         False and the activators enter the path
 //	False    once the public service answers as the activator (not asked when AlwaysProxied), and
@@ -164,6 +165,9 @@ func plan(c Config, s State, in Input, now time.Time) Step {
 	since := now.Sub(s.ActiveSince)
 	switch s.Active {
 	case Undecided:
+		if Threshold(c, s) == 0 {
+			return wait(0, time.Millisecond, RuleInitialScale, "the initial scale is 0, so no pod is waited for")
+		}
 		limit := c.ProgressDeadline + ActivationSlack
 		if since < limit {
 			return wait(Unknown, limit-since, RuleActivating, "waiting until the pods asked for are ready")
