@@ -65,7 +65,11 @@ func (g *ground) collect() {
 }
 
 func upOnce(pa *autoscalingv1alpha1.PodAutoscaler) bool {
-	return pa.Status.IsScaleTargetInitialized() || pa.Annotations[names.InitializedAnnotation] == "true"
+	return pa.Status.IsScaleTargetInitialized() || pa.Annotations[names.InitializedAnnotation] == "true" || startsAtZero(pa)
+}
+
+func startsAtZero(pa *autoscalingv1alpha1.PodAutoscaler) bool {
+	return pa.Annotations[names.InitialScaleAnnotation] == "0"
 }
 
 // gaveUp is what the autoscaler does with a revision that does not come up (autoscaler/zero).
@@ -83,7 +87,7 @@ func (g *ground) wants(pa *autoscalingv1alpha1.PodAutoscaler) int32 {
 		}
 		return 1
 	case pa.Annotations[names.MinScaleAnnotation] == "1" && pa.Spec.Reachability != autoscalingv1alpha1.ReachabilityUnreachable,
-		age < time.Minute && pa.Annotations[names.InitializedAnnotation] == "",
+		age < time.Minute && pa.Annotations[names.InitializedAnnotation] == "" && !startsAtZero(pa),
 		!g.requests[pa.Name].IsZero() && time.Since(g.requests[pa.Name]) < time.Minute:
 		return 1
 	}

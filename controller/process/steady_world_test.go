@@ -67,6 +67,8 @@ type ground struct {
 	busyUntil      map[string]time.Time
 	// putsAway says that revisions at zero for long have no Deployment.
 	putsAway bool
+	// told, if set, gets the Events of replicas that start.
+	told chan string
 }
 
 // replica is one of the controllers. While it is cut, none of its calls arrives.
@@ -145,7 +147,8 @@ func (g *ground) end() {
 // set makes the settings what the administrator chose.
 func (g *ground) set() {
 	maps := map[string]map[string]string{settings.DomainName: {"example.com": ""}, settings.DeploymentName: {"queue-sidecar-image": "dev.local/queue-proxy:1"},
-		settings.NetworkName: {"autocreate-cluster-domain-claims": "false"}}
+		settings.NetworkName:    {"autocreate-cluster-domain-claims": "false"},
+		settings.AutoscalerName: {"allow-zero-initial-scale": "true"}}
 	if g.secure {
 		maps[settings.NetworkName]["external-domain-tls"] = "Enabled"
 	}
@@ -208,7 +211,7 @@ func (g *ground) start(r *replica) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	w := reconcile.NewManager(clients, g.settings, &record.FakeRecorder{}, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	w := reconcile.NewManager(clients, g.settings, &record.FakeRecorder{Events: g.told}, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	w.ToGateways = prober{g}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -71,8 +71,8 @@ func gatewayPod(t *testing.T, store *apiservertest.Store) *url.URL {
 }
 
 // maxWritesToReady bounds what all reconcilers write from `kubectl apply` of a Service until it is
-// Ready, without the autoscaler. Seventeen are usual: 12 objects and the statuses of the Service,
-// the Configuration, the Route and the Revision, the last one twice. On a slow machine statuses
+// Ready, without the autoscaler. Sixteen are usual: 12 objects and the statuses of the Service,
+// the Configuration, the Route and the Revision. On a slow machine statuses
 // that show progress are added, one for each two seconds and object.
 const maxWritesToReady = 28
 

@@ -79,10 +79,10 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 	latest := latestReady(config, created, all)
 	if latest != before {
 		config.Status.LatestReadyRevisionName = latest
-		if before == "" {
-			r.events.Eventf(config, corev1.EventTypeNormal, "ConfigurationReady", "Configuration becomes ready with Revision %q", latest)
-		} else {
+		if before != "" {
 			r.events.Eventf(config, corev1.EventTypeNormal, "LatestReadyUpdate", "LatestReadyRevisionName updated to %q", latest)
+		} else if !reconcile.IsNew(config) {
+			r.events.Eventf(config, corev1.EventTypeNormal, "ConfigurationReady", "Configuration becomes ready with Revision %q", latest)
 		}
 	}
 
@@ -126,7 +126,9 @@ func (r *reconciler) created(ctx context.Context, config *servingv1.Configuratio
 	made, err := r.client.ServingV1().Revisions(config.Namespace).Create(ctx, MakeRevision(config, r.defaults(), r.now()), metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		r.events.Eventf(config, corev1.EventTypeNormal, "Created", "Created Revision %q", name)
+		if !reconcile.IsNew(config) {
+			r.events.Eventf(config, corev1.EventTypeNormal, "Created", "Created Revision %q", name)
+		}
 		return made, nil
 	case apierrors.IsAlreadyExists(err):
 		// The cache does not show yet what we created.

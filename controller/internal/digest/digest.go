@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"knative.dev/pkg/apis"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 
@@ -59,6 +60,10 @@ type Answer struct {
 	// answer.
 	Unresolved error
 }
+
+// Resolved is a condition of a Revision that exists, and is False, only if it runs an image by its
+// tag because the registry did not tell the digest. It does not count for Ready.
+const Resolved apis.ConditionType = "DigestsResolved"
 
 // Resolver answers questions about revisions.
 type Resolver struct {
@@ -257,6 +262,24 @@ func withoutAsking(image string, skip []string) (digest string, known bool) {
 		return image, true
 	}
 	return "", slices.Contains(skip, reference.Context().RegistryStr())
+}
+
+// NotAsked reports whether what a Revision's status says of its images was known without asking a
+// registry, so it is found again whatever happens there.
+func NotAsked(rev *servingv1.Revision) bool {
+	if rev.Status.GetCondition(Resolved) != nil {
+		return false // a registry was asked in vain
+	}
+	images := map[string]string{}
+	for _, c := range slices.Concat(rev.Spec.Containers, rev.Spec.InitContainers) {
+		images[c.Name] = c.Image
+	}
+	for _, s := range slices.Concat(rev.Status.ContainerStatuses, rev.Status.InitContainerStatuses) {
+		if s.ImageDigest != "" && s.ImageDigest != images[s.Name] {
+			return false
+		}
+	}
+	return true
 }
 
 func askRegistry(ctx context.Context, kube kubernetes.Interface, way Way, q *question, image string) (string, error) {

@@ -125,3 +125,8 @@ func BecameReady(before, after duckv1.Conditions) bool {
 	}
 	return !ready(before) && ready(after)
 }
+
+// IsNew reports whether an object has no status yet. What goes well until then has no Event: its
+// children and the first status tell it with their times, and a new service would have five Events
+// within 200 ms.
+func IsNew(object duckv1.KRShaped) bool { return object.GetStatus().ObservedGeneration == 0 }

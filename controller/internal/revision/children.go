@@ -34,7 +34,7 @@ func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s 
 	}
 	after, outcome, err := apply.Child(ctx, r.mgr.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", rev,
 		have, found, want, mergeDeployment)
-	if outcome == apply.Created && err == nil {
+	if outcome == apply.Created && err == nil && !reconcile.IsNew(rev) {
 		r.mgr.Events.Eventf(rev, corev1.EventTypeNormal, "Created", "Created Deployment %q", after.Name)
 	}
 	if err != nil && found {

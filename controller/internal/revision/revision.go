@@ -91,7 +91,7 @@ func New(mgr *reconcile.Manager, tokenKey func() []byte, digests *digest.Resolve
 		Reconcile: r.reconcile,
 		// Once the Deployment has the digests, they must not be forgotten: the tag may move.
 		MayHold: func(before, after *servingv1.Revision) bool {
-			return len(before.Status.ContainerStatuses) == len(after.Status.ContainerStatuses)
+			return len(before.Status.ContainerStatuses) == len(after.Status.ContainerStatuses) || digest.NotAsked(after)
 		},
 	}.Controller()
 	handle := func(informer cache.SharedIndexInformer, handler cache.ResourceEventHandlerFuncs) {
@@ -201,7 +201,7 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	}
 	judge(rev, o, s)
 	r.unreachable(rev, o.autoscaler)
-	if reconcile.BecameReady(before.Conditions, rev.Status.Conditions) {
+	if !reconcile.IsNew(rev) && reconcile.BecameReady(before.Conditions, rev.Status.Conditions) {
 		r.mgr.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")
 	}
 	if wait, ok := anewAfter(rev, o, s, r.mgr.Now()); ok && wait > 0 {
@@ -267,16 +267,12 @@ func (r *reconciler) resolve(rev *servingv1.Revision, s *settings.Snapshot) bool
 	}
 	rev.Status.ContainerStatuses, rev.Status.InitContainerStatuses = answer.Containers, answer.InitContainers
 	if answer.Unresolved != nil {
-		manager.SetCondition(apis.Condition{Type: conditionDigestsResolved, Status: corev1.ConditionFalse,
+		manager.SetCondition(apis.Condition{Type: digest.Resolved, Status: corev1.ConditionFalse,
 			Severity: apis.ConditionSeverityInfo, Reason: "ResolutionFailed", Message: answer.Unresolved.Error()})
 		r.mgr.Events.Event(rev, corev1.EventTypeWarning, "DigestResolutionFailed", answer.Unresolved.Error())
 	}
 	return true
 }
-
-// conditionDigestsResolved exists, and is False, only if a revision runs an image by its tag
-// because the registry did not tell the digest. It does not count for Ready.
-const conditionDigestsResolved apis.ConditionType = "DigestsResolved"
 
 func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Inputs {
 	return Inputs{

@@ -99,11 +99,7 @@ func New(mgr *reconcile.Manager, seen *shared.Seen) *reconcile.Controller {
 		Name: "route", Informer: routes, Manager: mgr,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return mgr.Ebb.ServingV1().Routes(ns) },
 		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key); r.forget(key); r.rests.forget(key) },
-		// Once there is a plan, its traffic and the progress of a rollout are shown at once, and
-		// activators are told at once.
-		MayHold: func(before, after *servingv1.Route) bool {
-			return len(before.Status.Traffic) == 0 && before.Status.Annotations[names.PlanAnnotation] == after.Status.Annotations[names.PlanAnnotation]
-		},
+		MayHold: mayHold,
 	}.Controller()
 	r.certificates = certificate.New(mgr, c, certificate.Concerns(routes, "Route"))
 	r.listeners = gateway.NewListeners(mgr, c, "Route")
@@ -127,6 +123,22 @@ func New(mgr *reconcile.Manager, seen *shared.Seen) *reconcile.Controller {
 	c.Watch(routes, r.withSameHosts)
 	watchRests(c, mgr, naming(routes.GetIndexer()))
 	return c
+}
+
+// mayHold reports whether a status can wait. Once there is a plan, its traffic and the progress of
+// a rollout are shown at once, and activators are told at once. Whom the Route waits for may change
+// with each answer of a gateway or activator.
+func mayHold(before, after *servingv1.Route) bool {
+	if len(before.Status.Traffic) == 0 {
+		return before.Status.Annotations[names.PlanAnnotation] == after.Status.Annotations[names.PlanAnnotation]
+	}
+	next := after.Status.DeepCopy()
+	for i := range next.Conditions {
+		if was := before.Status.GetCondition(next.Conditions[i].Type); was != nil {
+			next.Conditions[i].Message, next.Conditions[i].LastTransitionTime = was.Message, was.LastTransitionTime
+		}
+	}
+	return equality.Semantic.DeepEqual(&before.Status, next)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (time.Duration, error) {

@@ -6,8 +6,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
+	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/test/golden"
@@ -71,5 +73,26 @@ func TestStatus(t *testing.T) {
 			}
 			golden.File(t, filepath.Join("testdata", row.name+".yaml"), string(got))
 		})
+	}
+}
+
+// A Service makes its Configuration before its Route, but the caches may learn of them in the other
+// order. A new Route does not fail for that; later, and without a Service, it does.
+func TestANewRouteWaitsForItsConfiguration(t *testing.T) {
+	configurations := listers.NewConfigurationLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}))
+	for _, row := range []struct {
+		service string
+		seen    int64
+		want    corev1.ConditionStatus
+	}{{"hello", 0, corev1.ConditionUnknown}, {"hello", 1, corev1.ConditionFalse}, {"", 0, corev1.ConditionFalse}} {
+		route := &servingv1.Route{}
+		route.Labels, route.Status.ObservedGeneration = map[string]string{names.ServiceLabel: row.service}, row.seen
+		route.Spec.Traffic = []servingv1.TrafficTarget{{ConfigurationName: "hello"}}
+		if _, ok, err := resolve(route, configurations, nil); ok || err != nil {
+			t.Errorf("%+v: %v, %v", row, ok, err)
+		}
+		if c := route.Status.GetCondition(servingv1.RouteConditionReady); c == nil || c.Status != row.want {
+			t.Errorf("%+v: Ready is %+v", row, c)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/plan"
 )
 
@@ -51,7 +52,11 @@ func resolveOne(route *servingv1.Route, entry servingv1.TrafficTarget, configura
 		percent: ptr.Deref(entry.Percent, 0), latest: entry.RevisionName == ""}
 	if t.latest {
 		configuration, err := configurations.Configurations(route.Namespace).Get(t.configuration)
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) && service != "" && reconcile.IsNew(route) {
+			// Its Service made it before the Route, and another cache shows it.
+			route.Status.MarkConfigurationNotReady(t.configuration)
+			return t, false, nil
+		} else if apierrors.IsNotFound(err) {
 			route.Status.MarkMissingTrafficTarget("Configuration", t.configuration)
 			return t, false, nil
 		} else if err != nil {

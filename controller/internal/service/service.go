@@ -170,7 +170,7 @@ func (r *reconciler) route(ctx context.Context, svc *servingv1.Service) (*servin
 
 // tell records one Event about the children that a reconcile created, and one if a creation failed.
 func (r *reconciler) tell(svc *servingv1.Service, created []string, failed string, err error) {
-	if len(created) > 0 {
+	if len(created) > 0 && !reconcile.IsNew(svc) {
 		r.events.Eventf(svc, corev1.EventTypeNormal, "Created", "Created %s %q", strings.Join(created, " and "), svc.Name)
 	}
 	if failed != "" && !apply.IsNotOwned(err) {
