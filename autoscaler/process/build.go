@@ -165,9 +165,11 @@ func (p *process) decide(scales kubernetes.Interface, client versioned.Interface
 		Asleep: func() float64 {
 			return p.index.Asleep(spec.UsualMemory, revision.CompressedShare, budget.Granted)
 		}, Asked: budget.Asked, Charge: budget.Charge, Divide: budget.Divide, Log: log}
+	prober := act.NewProber(p.c.ClusterDomain)
+	prober.Without = act.WithoutService(kube, func() bool { return store.Load().Gateway.Resting })
 	p.engine = loop.New(loop.Options{
 		Shards: 4, Clock: clock, Log: log, Source: p.source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,
-		Prober: act.NewProber(p.c.ClusterDomain), Budget: budget, Observe: p.durations.reaction,
+		Prober: prober, Budget: budget, Observe: p.durations.reaction,
 		// Activators report every revision with requests, whichever autoscaler scales it.
 		Elsewhere: func(key loop.Key) bool {
 			pa := p.autos.get(key.Namespace, key.Name)

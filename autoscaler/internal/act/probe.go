@@ -2,10 +2,16 @@ package act
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
@@ -26,7 +32,10 @@ type Prober struct {
 	// HTTP1 and H2C send to Services of either protocol. Each probe needs a new connection, because
 	// a kept one leads to an earlier endpoint of the Service.
 	HTTP1, H2C http.RoundTripper
-	slots      chan struct{}
+	// Without, if set, reports that a revision has no public Service: nobody reaches its pods past
+	// the activators then. It is asked about names that are not known.
+	Without func(context.Context, loop.Key) bool
+	slots   chan struct{}
 }
 
 // NewProber returns a Prober for a cluster of the given domain.
@@ -75,10 +84,24 @@ func (p *Prober) activator(ctx context.Context, key loop.Key, h2c bool) bool {
 	request.Header.Set(wire.HeaderNetworkProbe, wire.ProbeActivator)
 	request.Header.Set("User-Agent", wire.AgentAutoscalerProbe)
 	response, err := transport.RoundTrip(request)
+	if unknown := new(net.DNSError); errors.As(err, &unknown) && unknown.IsNotFound && p.Without != nil {
+		return p.Without(ctx, key)
+	}
 	if err != nil {
 		return false
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 64))
 	return err == nil && response.StatusCode == http.StatusOK && string(body) == wire.ProbeActivator
+}
+
+// WithoutService is Prober.Without: it asks the API server, if hosts may rest.
+func WithoutService(kube kubernetes.Interface, rest func() bool) func(context.Context, loop.Key) bool {
+	return func(ctx context.Context, key loop.Key) bool {
+		if !rest() {
+			return false
+		}
+		_, err := kube.CoreV1().Services(key.Namespace).Get(ctx, names.PublicService(key.Name), metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}
 }
