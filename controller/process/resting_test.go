@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
@@ -212,6 +214,42 @@ func TestWhatKeepsAServiceFromResting(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Another Gateway is named while a switch cannot end. It may never serve, so the hosts stay where
+// they are, until it is over.
+func TestTheGatewayChangesWhileAServiceIsBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		s.forbid(func(_, resource, _ string) error {
+			if resource == "endpointslices" {
+				return apierrors.NewInternalError(errors.New(`failed calling webhook "x.test": connection refused`))
+			}
+			return nil
+		})
+		s.annotate("disabled")
+		s.pass(time.Minute)
+		if s.bridges() != 2 {
+			t.Fatalf("it is not between:\n%s", s.state())
+		}
+		s.gateways = absent
+		s.set()
+		for range 20 {
+			s.pass(5 * time.Second)
+			for _, host := range s.hosts {
+				if a := s.ask(gatewayOf(host), host, ""); a.code != 200 {
+					t.Fatalf("host %s answers %d: %s\n%s", host, a.code, a.why, s.state())
+				}
+			}
+		}
+		s.gateways = ""
+		s.forbid(nil)
+		s.set()
+		s.pass(2 * time.Minute)
+		s.serves("over", s.own)
+	})
 }
 
 // foreign has somebody make an HTTPRoute, whose rule takes a path that nobody asks for here.

@@ -102,7 +102,7 @@ func (t *turn) live(ctx context.Context) (out parts, err error) {
 				one.seen.Bridge = resting.Serving
 			}
 			// Another Gateway of a changed setting is told, too.
-			parents := t.toActivators(one, nil).Spec.ParentRefs
+			parents := t.atGateways(one, nil).Spec.ParentRefs
 			one.seen.Fresh = b.Annotations[names.BridgeAfterAnnotation] == after(one.have) && equality.Semantic.DeepEqual(b.Spec.ParentRefs, parents)
 		}
 	}

@@ -120,12 +120,23 @@ func (t *turn) toActivators(one *part, hosts []string) *gatewayv1.HTTPRoute {
 	return bridge
 }
 
+// atGateways is toActivators at the Gateways, too, at which the bridge is: those that the settings
+// name now may never serve the hosts.
+func (t *turn) atGateways(one *part, hosts []string) *gatewayv1.HTTPRoute {
+	want := t.toActivators(one, hosts)
+	if one.bridge == nil {
+		return want
+	}
+	all, _ := gatewayapi.RetainParents(map[string]*gatewayv1.HTTPRoute{want.Name: one.bridge}, []*gatewayv1.HTTPRoute{want})
+	return all[0]
+}
+
 func (t *turn) writeBridge(ctx context.Context, one *part, hosts []string) error {
 	owner, err := t.namespaces.Get(t.system)
 	if err != nil {
 		return fmt.Errorf("find Ebb's namespace, which owns bridges: %w", err)
 	}
-	want := t.toActivators(one, hosts)
+	want := t.atGateways(one, hosts)
 	want.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("Namespace"))}
 	_, _, err = apply.Child(ctx, t.gateways.GatewayV1().HTTPRoutes(t.system), "HTTPRoute", owner, one.bridge, one.bridge != nil, want,
 		func(have, want *gatewayv1.HTTPRoute) {
