@@ -168,7 +168,7 @@ func sections(s *Snapshot) []section {
 		{GatewayName, nil, []key{
 			{"external-gateways", defaultExternalGateways, gateways(&s.Gateway.External), "Gateways that carry the external hosts of Routes."},
 			{"local-gateways", defaultLocalGateways, gateways(&s.Gateway.Local), "Gateways that carry the cluster-local hosts of Routes; the first one's Service is the target of placeholder Services."},
-			{"resting-routes", "Disabled", onOff(&s.Gateway.Resting), "Lets hosts whose requests pass activators share one HTTPRoute for each domain; a Route gets its own while gateways send its requests to pods. It was tried on Istio. Before a version without this setting is installed, set it to Disabled and wait until the metric ebb_resting_routes is 0."},
+			{"resting-routes", "Disabled", onOff(&s.Gateway.Resting), "Lets hosts whose requests pass activators share one HTTPRoute for each domain; a Route gets its own while gateways send its requests to pods. It was tried on Istio. A revision without HTTPRoutes of its own then has no Service of its name, so `<revision>.<namespace>` does not resolve; the annotation networking.ebb.dev/resting: disabled on its Service keeps it. Before a version without this setting is installed, set it to Disabled and wait until the metric ebb_resting_routes is 0."},
 		}},
 		{CourierName, s.checkCourier, courierKeys(&s.Courier)},
 		{TracingName, nil, nil}, // deprecated: it may exist and has no effect

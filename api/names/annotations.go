@@ -178,7 +178,7 @@ var Annotations = slices.Concat([]Annotation{
 		Effect: "Ephemeral storage limit of queue-proxy."},
 	{Key: SidecarResourcePercentAnnotation, Older: []string{SidecarResourcePercentAnnotationAlt}, On: onTemplate, Values: number(0.1, 100), Default: "none",
 		Effect: "Deprecated: resources of queue-proxy in percent of the container's."},
-	{Key: NoGCAnnotation, On: onRevision, Values: anyOf("true"), Default: "none", Effect: "The Revision is neither deleted nor parked when no Route leads to it, and keeps its Deployment at zero."},
+	{Key: NoGCAnnotation, On: onRevision, Values: anyOf("true"), Default: "none", Effect: "The Revision is neither deleted nor parked when no Route leads to it, and keeps its Deployment and its Service at zero."},
 
 	{Key: RolloutDurationAnnotation, Older: []string{RolloutDurationAnnotationAlt}, On: onRoute, Values: duration(0, noMaxTime, true),
 		Default: "`rollout-duration` in config-network", Effect: "Time over which traffic moves to a new latest revision."},
@@ -217,6 +217,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: PodKeyAnnotation, On: setByEbb, Effect: "On a Deployment or pod: which key of the namespace its queue-proxy proves itself with; nothing of the key."},
 	{Key: SystemTLSAnnotation, On: setByEbb, Effect: "On a Deployment or Service: its pods serve TLS."},
 	{Key: PlanAnnotation, On: setByEbb, Effect: "In the status of a Route: where activators send requests for its hosts."},
+	{Key: NeededByAnnotation, On: setByEbb, Effect: "On the Service of a Revision, where hosts may rest: which Routes have HTTPRoutes that may name it."},
 	{Key: BridgeOfAnnotation, On: setByEbb, Effect: "On an HTTPRoute that leads the hosts of a Route to activators for a while: which Route."},
 	{Key: BridgeAfterAnnotation, On: setByEbb, Effect: "On the same: which HTTPRoutes of the Route were there before."},
 	{Key: RolloutAnnotation, On: setByEbb, Effect: "On an HTTPRoute, or in the status of a Route that may have none: how far a gradual rollout is."},

@@ -148,6 +148,9 @@ const (
 	PlanAnnotation = "networking.ebb.dev/plan"
 	// RestingAnnotation on a Service or Route keeps its hosts from resting (decision 20).
 	RestingAnnotation = "networking.ebb.dev/resting"
+	// NeededByAnnotation on the public Service of a revision says which Routes have HTTPRoutes that
+	// may name it, by their names with commas between: the Service stays while there is one.
+	NeededByAnnotation = "networking.ebb.dev/needed-by"
 	// BridgeLabel on an HTTPRoute that leads the hosts of one target to activators says which Route
 	// it is for, by its UID. BridgeOfAnnotation says it as namespace/name, and
 	// BridgeAfterAnnotation which HTTPRoutes of the Route were there before it was written.

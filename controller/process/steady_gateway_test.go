@@ -152,8 +152,7 @@ func (g *ground) follow(h *gatewayv1.HTTPRoute, rule *gatewayv1.HTTPRouteRule) a
 	return a
 }
 
-// serves tells what a revision answers. At zero the activator wakes it: then a failure in its
-// conditions is what a request is told that waits for longer than 3 s.
+// serves tells what a revision answers where an HTTPRoute names its Service.
 func (g *ground) serves(revision string) (int, string) {
 	if g.store.Get(coreServices, "ns", names.PublicService(revision)) == nil {
 		return 500, "no Service " + revision
@@ -163,6 +162,12 @@ func (g *ground) serves(revision string) (int, string) {
 	}) {
 		return 503, "no endpoints of " + revision
 	}
+	return g.wakes(revision)
+}
+
+// wakes tells what an activator answers for a revision. At zero it wakes it: then a failure in its
+// conditions is what a request is told that waits for longer than 3 s.
+func (g *ground) wakes(revision string) (int, string) {
 	rev := get[servingv1.Revision](g, revisions, revision)
 	if rev == nil || g.store.Get(autoscalers, "ns", revision) == nil || !g.putsAway && g.store.Get(deployments, "ns", names.Deployment(revision)) == nil {
 		return 503, "nobody can wake " + revision

@@ -165,7 +165,7 @@ func (g *ground) byActivators(host string, from plan.Visibility) answer {
 		}
 	}
 	for _, revision := range a.by {
-		if code, why := g.serves(revision); code != 200 {
+		if code, why := g.wakes(revision); code != 200 {
 			return answer{code: code, why: why}
 		}
 	}

@@ -69,6 +69,9 @@ type world struct {
 	seen    [activators]int8
 	want    Want
 	version int8
+	// services are those that the rules of each plan name, and marked those of them that have the
+	// mark. Who deletes Services does so at any time with one that has none.
+	services, marked [2]bool
 
 	asked  Question
 	passed [pods]bool
@@ -80,6 +83,8 @@ type world struct {
 	// the log.
 	cached bool
 	reads  int8
+	// without leaves a step out, to show that the model finds what is wrong then.
+	without without
 
 	changes, plans, births, losses int8 // how often each may still happen
 	broken                         string
@@ -200,6 +205,18 @@ func (w *world) follow(bridgeWins bool) {
 	if !slices.Contains(w.passed[:], false) {
 		s.Answered = w.asked
 	}
+	s.Needs, s.Marks = w.services[w.version] && w.marked[w.version], w.marked != [2]bool{}
+	switch w.without {
+	case theMark:
+		s.Needs, s.Marks = w.services[w.version], false
+	case theServices:
+		s.Needs = true
+	case theWait:
+		if s.Want == Rest && s.State() == Prepared && s.Marks {
+			w.marked = [2]bool{}
+			return
+		}
+	}
 	if s.State() == New {
 		w.broken = "nobody knows the target"
 		return
@@ -229,6 +246,10 @@ func (w *world) follow(bridgeWins bool) {
 		}
 	}
 	switch step.Do {
+	case Need:
+		w.services[w.version], w.marked[w.version] = true, w.without != theMark
+	case Release:
+		w.marked = [2]bool{}
 	case Tell, Untell:
 		w.tell(step.Do == Tell)
 	case WriteBridge:
@@ -311,6 +332,9 @@ func (w *world) wrong() string {
 				if tagged && r == 1 {
 					return fmt.Sprintf("gateway pod %d leads a tagged request to another revision", i)
 				}
+				if !w.services[o.routes[r].version()] {
+					return fmt.Sprintf("gateway pod %d leads to a Service that is not there", i)
+				}
 				if !w.knows(&p, int(r), o.routes[r].version()) {
 					return fmt.Sprintf("gateway pod %d does not know the backend", i)
 				}
@@ -337,7 +361,7 @@ func (w *world) answers(i int) bool {
 		return o.bridge == Moved && o.stamp == w.now().stamp
 	case PlanAnswers:
 		r := o.routes[1]
-		return o.where(false) == "1" && p.knows[1][r.version()]
+		return o.where(false) == "1" && p.knows[1][r.version()] && w.services[r.version()]
 	case SparesAnswer:
 		if o.where(false) != "bridge" || o.stamp != w.now().stamp {
 			return false
@@ -346,7 +370,7 @@ func (w *world) answers(i int) bool {
 			if now := w.now().routes[r]; now.full() {
 				continue
 			}
-			if f.full() || !f.names(w.version) || !w.knows(p, r, w.version) {
+			if f.full() || !f.names(w.version) || !w.knows(p, r, w.version) || !w.services[w.version] {
 				return false
 			}
 		}
@@ -395,8 +419,8 @@ func (w *world) steps() (out []step) {
 				}
 				may, must := w.named(i, r, v)
 				knows := w.pods[i].knows[r][v]
-				can(fmt.Sprintf("gateway pod %d learns of HTTPRoute %d's backend in plan %d", i, r, v), may && !knows, func(w *world) { w.pods[i].knows[r][v] = true })
-				can(fmt.Sprintf("gateway pod %d forgets HTTPRoute %d's backend in plan %d", i, r, v), !must && knows, func(w *world) { w.pods[i].knows[r][v] = false })
+				can(fmt.Sprintf("gateway pod %d learns of HTTPRoute %d's backend in plan %d", i, r, v), may && w.services[v] && !knows, func(w *world) { w.pods[i].knows[r][v] = true })
+				can(fmt.Sprintf("gateway pod %d forgets HTTPRoute %d's backend in plan %d", i, r, v), (!must || !w.services[v]) && knows, func(w *world) { w.pods[i].knows[r][v] = false })
 			}
 		}
 		can(fmt.Sprintf("gateway pod %d answers", i), !w.passed[i] && w.answers(i), func(w *world) { w.passed[i] = true })
@@ -414,6 +438,9 @@ func (w *world) steps() (out []step) {
 		})
 	}
 	can("the cache sees a write", w.cached && w.reads < w.n, func(w *world) { w.reads++; w.trim() })
+	for v := range int8(2) {
+		can(fmt.Sprintf("the Service of plan %d is deleted", v), w.services[v] && (!w.marked[v] || w.without == thePrecondition), func(w *world) { w.services[v] = false })
+	}
 	for a := range w.seen {
 		can(fmt.Sprintf("activator %d sees the status", a), w.seen[a] < w.tells, func(w *world) { w.seen[a]++; w.trim() })
 	}
@@ -442,6 +469,7 @@ func begun(want Want, may world) world {
 		w.told = 1
 	case Busy, Apart:
 		w.log[0].routes = [2]form{full0, full0}
+		w.services[0], w.marked[0] = true, true
 		if want == Busy {
 			w.told = 1
 		}
@@ -465,6 +493,8 @@ func (w *world) ended() string {
 		return "the HTTPRoutes are not as wanted"
 	case w.want == Apart == w.isTold():
 		return "activators are not told as wanted"
+	case w.want == Rest && w.services != [2]bool{}:
+		return "a Service stays that nobody needs"
 	}
 	return ""
 }
@@ -502,8 +532,8 @@ func settles(w world, known map[world]string) string {
 }
 
 func describe(w *world) string {
-	return fmt.Sprintf("want %s plan %d; %+v; pods %+v; told %b of %d, seen %v; asked %s, passed %v", w.want, w.version, w.log[:w.n+1], w.pods, w.told, w.tells+1, w.seen,
-		w.asked, w.passed)
+	return fmt.Sprintf("want %s plan %d; %+v; pods %+v; told %b of %d, seen %v; asked %s, passed %v; Services %v, marked %v", w.want, w.version, w.log[:w.n+1], w.pods,
+		w.told, w.tells+1, w.seen, w.asked, w.passed, w.services, w.marked)
 }
 
 func TestEveryInterleaving(t *testing.T) {
@@ -579,7 +609,7 @@ func explore(first world) (fault string, states map[State]int) {
 		if what := w.wrong(); what != "" {
 			return what + ": " + story(w), states
 		}
-		if why := settles(w, ends); why != "" {
+		if why := settles(w, ends); why != "" && !w.without.requests() {
 			return why + ": " + story(w), states
 		}
 		for _, s := range w.steps() {
@@ -638,6 +668,10 @@ func TestEveryStateLeadsToWhatIsWanted(t *testing.T) {
 						}
 						s.Answered, s.Followed = step.Ask, s.Told
 						switch step.Do {
+						case Need:
+							s.Needs, s.Marks = true, true
+						case Release:
+							s.Needs, s.Marks = false, false
 						case Tell, Untell:
 							s.Told, s.Followed = step.Do == Tell, true
 						case WriteBridge:
@@ -660,7 +694,7 @@ func TestEveryStateLeadsToWhatIsWanted(t *testing.T) {
 					if want == Rest {
 						wanted = Missing
 					}
-					if s.Bridge != NoBridge || s.Rules != wanted || s.Told == (want == Apart) {
+					if s.Bridge != NoBridge || s.Rules != wanted || s.Told == (want == Apart) || s.Needs != (want != Rest) || s.Marks != s.Needs {
 						t.Errorf("from %s, %s, told %t, to %s: %s leads to %+v", rules, bridge, told, want, strings.Join(went, ", "), s)
 					}
 				}

@@ -90,6 +90,9 @@ type Seen struct {
 	Told, Followed bool
 	// Common says that each gateway pod was seen to have the common HTTPRoute.
 	Common bool
+	// Needs says that each Service which the plan's rules name is there and has the mark that this
+	// Route needs it; Marks, that some Service has the mark.
+	Needs, Marks bool
 	// Answered is the question that each gateway pod has answered with yes. It is Nothing after
 	// each write that Next asked for.
 	Answered Question
@@ -144,6 +147,8 @@ type Do uint8
 // those before it do not.
 const (
 	Wait         Do = iota // for an answer, or for ever
+	Need                   // make the Services that the plan's rules name, and mark them as needed
+	Release                // take the marks away: what nobody needs may go
 	Tell                   // write the target into the plan in the Route's status
 	Untell                 // take it out of there
 	WriteBridge            // make the bridge, or give it a new hash
@@ -155,7 +160,7 @@ const (
 	DeleteBridge           // delete the bridge
 )
 
-var doNames = [...]string{"wait", "tell", "untell", "write-bridge", "write-spares", "write-rules", "withdraw", "delete-routes", "move-bridge", "delete-bridge"}
+var doNames = [...]string{"wait", "need", "release", "tell", "untell", "write-bridge", "write-spares", "write-rules", "withdraw", "delete-routes", "move-bridge", "delete-bridge"}
 
 func (d Do) String() string { return doNames[d] }
 
@@ -169,7 +174,7 @@ type Step struct {
 //
 //	state     to own                          to rest
 //	New       WriteRules                      Tell
-//	Resting   WriteBridge
+//	Resting   WriteBridge                     Release
 //	Bridged   BridgeAnswers: WriteSpares      Common: DeleteBridge
 //	Prepared  SparesAnswer: WriteRules        BridgeAnswers: DeleteRoutes
 //	Both      MoveBridge                      Followed and Common: Withdraw
@@ -179,14 +184,15 @@ type Step struct {
 //
 // What stands before a colon has to be so first. If activators get requests and were not told, they
 // are told before anything else. Before BridgeAnswers or SparesAnswer is asked, the bridge is made
-// fresh.
+// fresh. On the way to own, Need comes before any other write.
 //
 // It is safe for these reasons. Gateways see all HTTPRoutes in the order of the writes. The bridge
 // is there before the first HTTPRoute and goes after the last, so a host that has any has the
 // bridge or rules. Rules get requests when each gateway pod has reached what they name, since they
 // were there last. They lose their names when each pod was seen to use the bridge that was written
-// after them. And activators forget a target when no pod leads there: each was seen to be past the
-// bridge.
+// after them. Activators forget a target when no pod leads there: each was seen to be past the
+// bridge. And a Service has a mark before an HTTPRoute names it until none does and each pod was
+// seen to use the bridge; who deletes Services deletes none that has one.
 func Next(s Seen) Step {
 	state := s.State()
 	if !s.Told && (state != New && state != Own || state == Own && s.Want != Apart || state == New && s.Want == Rest) {
@@ -201,6 +207,8 @@ func Next(s Seen) Step {
 		return s.once(BridgeGone, DeleteBridge)
 	case s.Want == Rest:
 		return s.rest(state)
+	case !s.Needs:
+		return Step{Do: Need}
 	}
 	return s.own(state)
 }
@@ -252,6 +260,10 @@ func (s *Seen) own(state State) Step {
 
 func (s *Seen) rest(state State) Step {
 	switch state {
+	case Resting:
+		if s.Marks {
+			return Step{Do: Release}
+		}
 	case Bridged:
 		if s.Common {
 			return Step{Do: DeleteBridge}

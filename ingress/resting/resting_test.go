@@ -25,6 +25,8 @@ func (p *player) event(words []string) (string, error) {
 				s.Rules = Spare
 			case "full":
 				s.Rules = Full
+			case "needed":
+				s.Needs, s.Marks = true, true
 			case "missing":
 			default:
 				return "", fmt.Errorf("what is %s?", word)
@@ -40,6 +42,10 @@ func (p *player) event(words []string) (string, error) {
 		do := Next(*s).Do
 		s.Answered = Nothing
 		switch do {
+		case Need:
+			s.Needs, s.Marks = true, true
+		case Release:
+			s.Needs, s.Marks = false, false
 		case Tell:
 			s.Told, s.Followed = true, false
 		case Untell:
@@ -78,7 +84,7 @@ func (p *player) event(words []string) (string, error) {
 		if s.Rules == Spare {
 			s.Rules = Old
 		}
-		s.Answered = Nothing
+		s.Answered, s.Needs = Nothing, false
 	default:
 		return "", fmt.Errorf("what is %s?", words[0])
 	}

@@ -2,9 +2,10 @@
 //
 // Owns: Service <revision> and its EndpointSlices, Service <revision>-private. Reads:
 // PodAutoscalers (mode and number of activators), the EndpointSlices of the private Services and of
-// activator-service, and which nodes autoscalers call silent. Writes: what it owns. Never: a
-// PodAutoscaler's status; an EndpointSlice without addresses while a pod or an activator could take
-// a request.
+// activator-service, which nodes autoscalers call silent, and where hosts may rest, who needs a
+// public Service. Writes: what it owns. Never: a PodAutoscaler's status; an EndpointSlice without
+// addresses while a pod or an activator could take a request; deletes a Service with the mark of a
+// Route.
 package endpoints
 
 import (
@@ -40,6 +41,7 @@ type reconciler struct {
 	activators discoverylisters.EndpointSliceLister
 	silent     coordinationlisters.LeaseLister
 	security   *security
+	needs      *needs
 	refusals   *reconcile.Refusals
 }
 
@@ -63,8 +65,9 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 			return mgr.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},
 		Reconcile: r.reconcile, KeepStatus: true,
-		Gone: func(key reconcile.Key) { mgr.Refusals.Note("endpoints", key, nil) },
+		Gone: func(key reconcile.Key) { mgr.Refusals.Note("endpoints", key, nil); r.needs.forget(key) },
 	}.Controller()
+	r.needs = newNeeds(mgr, c)
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
 	r.security = newSecurity(mgr, c, reconcile.AllOf(autoscalers.Informer()))
@@ -100,14 +103,35 @@ func proxiedLast(all []any) []reconcile.Key {
 
 func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {
 	public := publicService(pa)
+	have, found, err := apply.Found(r.services.Services(pa.Namespace).Get(public.Name))
+	if err != nil {
+		return 0, err
+	}
+	if !found {
+		have = nil
+	}
+	wait, unneeded := r.needs.unneeded(pa, have)
+	if unneeded && wait == 0 {
+		err := errors.Join(r.service(ctx, pa, privateService(pa)), r.takeAway(ctx, pa, have))
+		r.refusals.Note("endpoints", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
+		return 0, err
+	}
 	secure, again, insecure := r.secure(ctx, pa, public.Name)
 	if secure {
-		public = marked(public, pa)
+		public = overTLS(public, pa)
+	}
+	if r.needs.settings.Load().Gateway.Resting {
+		for _, route := range NeededBy(have) {
+			Mark(public, route)
+		}
 	}
 	// If one Service fails, the other is created all the same: requests may need it.
-	err := errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, public))
+	err = errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, public))
 	err = errors.Join(err, r.publish(ctx, pa))
 	r.refusals.Note("endpoints", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
+	if unneeded && (again == 0 || wait < again) {
+		again = wait
+	}
 	return again, errors.Join(err, insecure)
 }
 

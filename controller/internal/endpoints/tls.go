@@ -210,8 +210,9 @@ func policy(pa *autoscalingv1alpha1.PodAutoscaler) *unstructured.Unstructured {
 	return object
 }
 
-// marked adds the annotation by which Routes know that they may use port 443 of the public Service.
-func marked(service *corev1.Service, pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
+// overTLS adds the annotation by which Routes know that they may use port 443 of the public
+// Service.
+func overTLS(service *corev1.Service, pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
 	if isH2C(pa) {
 		for i := range service.Spec.Ports {
 			service.Spec.Ports[i].AppProtocol = ptr.To(appProtocolH2C) // gateways use HTTP/2 inside TLS too

@@ -32,7 +32,7 @@ func NewPlanned(routes cache.SharedIndexInformer) Planned {
 			for _, host := range publicHosts(c) {
 				keys = append(keys, "host "+host)
 			}
-			for revision := range revisionsOf(c) {
+			for revision := range Revisions(c) {
 				keys = append(keys, "revision "+route.Namespace+"/"+revision)
 			}
 			return keys, nil
@@ -67,7 +67,8 @@ func publicHosts(c *plan.Compact) (out []string) {
 	return out
 }
 
-func revisionsOf(c *plan.Compact) map[string]bool {
+// Revisions returns the revisions that a plan leads to.
+func Revisions(c *plan.Compact) map[string]bool {
 	out := map[string]bool{}
 	for i := range c.Targets {
 		for _, share := range c.Targets[i].Shares {
@@ -110,8 +111,8 @@ func NoMore(before, after *servingv1.Route) (out []string) {
 	}
 	old, _ := Told(before)
 	next, _ := Told(after)
-	now := revisionsOf(next)
-	for revision := range revisionsOf(old) {
+	now := Revisions(next)
+	for revision := range Revisions(old) {
 		if !now[revision] {
 			out = append(out, revision)
 		}

@@ -164,8 +164,12 @@ func together(seen *metav1.ObjectMeta) metav1.DeleteOptions {
 }
 
 // reachable reports whether the public Service of a revision exists and has endpoints. It reads the
-// same caches as the reconciler of Routes, so both see the same.
+// same caches as the reconciler of Routes, so both see the same. Where hosts may rest, that one
+// makes the Service when it needs it.
 func (r *reconciler) reachable(pa *autoscalingv1alpha1.PodAutoscaler) (bool, error) {
+	if r.mgr.Settings.Load().Gateway.Resting {
+		return true, nil
+	}
 	service, found, err := apply.Found(r.services.Services(pa.Namespace).Get(names.PublicService(pa.Name)))
 	if err != nil || !found || !metav1.IsControlledBy(service, pa) {
 		return false, err

@@ -2,6 +2,7 @@ package route
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -44,6 +45,9 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 			have[h.Name] = h
 		}
 	}
+	if waits, err := r.need(ctx, route, p, s); err != nil || waits {
+		return false, err
+	}
 	prepared := plan.ShortHash(p.Hash() + " prepared")
 	if first, values := gatewayapi.Prepare(have, want, prepared); len(first) > 0 {
 		if _, err := gateway.Write(ctx, r.gateways, r.httpRoutes, route, first); err != nil {
@@ -75,7 +79,7 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 			return false, err
 		}
 	}
-	return true, r.listeners.Prune(ctx, route, listeners, mine)
+	return true, errors.Join(r.listeners.Prune(ctx, route, listeners, mine), r.release(ctx, route, p))
 }
 
 // judge reports whether the gateways follow the plan. A plan that was live before this process

@@ -180,6 +180,9 @@ func (t *turn) rest(ctx context.Context) (again time.Duration, done bool, err er
 		}
 	}
 	t.route.Status.MarkIngressReady()
+	if err := t.release(ctx, t.route, nil); err != nil {
+		return 0, true, err
+	}
 	// The gateways of a changed setting may not have the common HTTPRoutes yet.
 	return 0, true, t.placeholders(ctx, t.route, t.byName, localGateway(t.s, t.clusterDomain), t.covered(t.p))
 }

@@ -1,6 +1,7 @@
 // Package route programs the gateways with Routes and reports when the gateways follow.
 //
-// Owns: a Route's status, its HTTPRoutes and bridges, its placeholder Services. Reads: Routes,
+// Owns: a Route's status, its HTTPRoutes and bridges, its placeholder Services, its mark on the
+// public Services of revisions, which it makes if need be where hosts may rest. Reads: Routes,
 // Configurations, Revisions, the public Services of revisions, PodAutoscalers, DomainMappings,
 // settings; the gateways and activators, by probes; how requests ended, from the autoscaler.
 // Writes: what it owns, and on a Revision that it went back. Never: routes to a revision that was
@@ -34,6 +35,7 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/certificate"
+	"ebb.dev/ebb/controller/internal/endpoints"
 	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	shared "ebb.dev/ebb/controller/internal/resting"
@@ -56,6 +58,7 @@ type reconciler struct {
 	services        corelisters.ServiceLister        // placeholders
 	ownPlaceholders reconcile.Index[*corev1.Service] // by Route
 	public          corelisters.ServiceLister        // of revisions
+	needed          reconcile.Index[*corev1.Service] // of these, by the Routes whose mark they have
 	httpRoutes      gatewaylisters.HTTPRouteLister
 	ownHTTPRoutes   reconcile.Index[*gatewayv1.HTTPRoute]
 	hosts           gateway.Hosts
@@ -85,7 +88,7 @@ func New(mgr *reconcile.Manager, seen *shared.Seen) *reconcile.Controller {
 	r := &reconciler{
 		kube: mgr.Kube, gateways: mgr.Gateways, settings: mgr.Settings, clusterDomain: mgr.ClusterDomain,
 		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
-		services: placeholders.Lister(), public: public.Lister(), httpRoutes: httpRoutes.Lister(), now: mgr.Now,
+		services: placeholders.Lister(), public: public.Lister(), needed: reconcile.IndexBy(public.Informer(), names.NeededByAnnotation, endpoints.NeededBy), httpRoutes: httpRoutes.Lister(), now: mgr.Now,
 		ownPlaceholders: reconcile.IndexByLabel[*corev1.Service](placeholders.Informer(), names.RouteLabel),
 		ownHTTPRoutes:   reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
 		system:          mgr.SystemNamespace, grants: &grants{client: mgr.Gateways, system: mgr.SystemNamespace, now: mgr.Now, made: map[string]time.Time{}},
@@ -177,7 +180,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain), false); err != nil {
 		return verdict(route, err)
 	}
-	if missing, err := r.missingBackend(route, p); err != nil || missing {
+	if missing, err := r.missingBackend(route, p, s); err != nil || missing {
 		return 0, err
 	}
 	if in.Async != nil {
@@ -384,36 +387,4 @@ func localGateway(s *settings.Snapshot, clusterDomain string) string {
 	}
 	g := s.Gateway.Local[0]
 	return g.ServiceName() + "." + g.ServiceNamespace() + ".svc." + clusterDomain
-}
-
-// missingBackend reports, in the status too, whether a Service in the plan does not exist yet.
-// Gateways answer 500 for one; its creation causes the next reconcile.
-func (r *reconciler) missingBackend(route *servingv1.Route, p *plan.Plan) (bool, error) {
-	for _, t := range p.Targets {
-		for _, rule := range t.Rules {
-			for _, b := range rule.Backends {
-				if b.Namespace != "" {
-					continue // the courier's, whose Service is there or is not
-				}
-				if _, err := r.public.Services(p.Namespace).Get(b.Service); apierrors.IsNotFound(err) {
-					route.Status.MarkIngressNotReady(reasonUninitialized, r.whyMissing(p.Namespace, b.Service))
-					return true, nil
-				} else if err != nil {
-					return false, err
-				}
-			}
-		}
-	}
-	return false, nil
-}
-
-// whyMissing says that a public Service, which has its revision's name, does not exist yet, and
-// what the revision says of it.
-func (r *reconciler) whyMissing(namespace, name string) string {
-	if revision, err := r.revisions.Revisions(namespace).Get(name); err == nil {
-		if c := revision.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); c.IsFalse() {
-			return fmt.Sprintf("Service %q does not exist yet: %s", name, c.GetMessage())
-		}
-	}
-	return fmt.Sprintf("Service %q does not exist yet.", name)
 }

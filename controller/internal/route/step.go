@@ -94,8 +94,19 @@ func (t *turn) live(ctx context.Context) (out parts, err error) {
 			out.bridges = append(out.bridges, h)
 		}
 	}
+	return out, t.look(ctx, told, out)
+}
+
+// look sets what is seen of each target.
+func (t *turn) look(ctx context.Context, told *plan.Plan, out parts) (err error) {
+	needs := false
+	if t.want != resting.Rest {
+		if needs, err = t.haveServices(ctx, t.route, told, t.s); err != nil {
+			return err
+		}
+	}
 	for _, one := range out.all {
-		one.seen = resting.Seen{Want: t.want, Rules: gatewayapi.Rules(one.have, one.want), Told: true}
+		one.seen = resting.Seen{Want: t.want, Rules: gatewayapi.Rules(one.have, one.want), Told: true, Needs: needs}
 		if b := one.bridge; b != nil {
 			one.seen.Bridge = resting.Moved
 			if len(b.Spec.Hostnames) > 0 && string(b.Spec.Hostnames[0]) == one.target.Hosts[0] {
@@ -106,7 +117,7 @@ func (t *turn) live(ctx context.Context) (out parts, err error) {
 			one.seen.Fresh = b.Annotations[names.BridgeAfterAnnotation] == after(one.have) && equality.Semantic.DeepEqual(b.Spec.ParentRefs, parents)
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // step takes the next step of each target.
@@ -190,10 +201,13 @@ func (t *turn) arrive(ctx context.Context, now parts) error {
 
 // act does what the next steps ask for. It reports whether it has written something.
 func (t *turn) act(ctx context.Context, now parts) (wrote bool, err error) {
+	need := false
 	for _, one := range now.all {
 		switch next := resting.Next(one.seen); next.Do {
 		case resting.Wait, resting.Tell, resting.Untell: // all are told, and who is apart is not told later
 			continue
+		case resting.Need: // all targets are of one plan
+			need = true
 		default:
 			wrote = true
 			if err := t.do(ctx, one, next.Do); err != nil {
@@ -201,7 +215,10 @@ func (t *turn) act(ctx context.Context, now parts) (wrote bool, err error) {
 			}
 		}
 	}
-	return wrote, nil
+	if need {
+		_, err = t.makeServices(ctx, t.route, t.planTold(), t.s)
+	}
+	return wrote || need, err
 }
 
 // questions returns the probes that answer what the next steps ask.

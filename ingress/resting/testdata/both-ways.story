@@ -1,6 +1,7 @@
 # From rest to own, because it is busy.
 begins missing told -> resting: wait
-wanted busy -> resting: write-bridge
+wanted busy -> resting: need
+done -> resting: write-bridge
 done -> bridged: wait, asking: bridge-answers
 answered -> bridged: write-spares
 done -> prepared: write-bridge
@@ -19,10 +20,12 @@ done -> prepared: write-bridge
 done -> prepared: wait, asking: bridge-answers
 answered -> prepared: delete-routes
 done -> bridged: delete-bridge
+done -> resting: release
 done -> resting: wait
 
 # With a policy, activators forget the target when its HTTPRoutes are live.
-wanted apart -> resting: write-bridge
+wanted apart -> resting: need
+done -> resting: write-bridge
 done -> bridged: wait, asking: bridge-answers
 answered -> bridged: write-spares
 done -> prepared: write-bridge

@@ -1,0 +1,178 @@
+package endpoints
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	ebb "ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/gateway"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/settings"
+)
+
+// This file decides whether a revision has a public Service, where hosts may rest (decision 20).
+// Activators reach pods without it. Only HTTPRoutes name it:
+//
+//	the revision, its Service                              has a public Service
+//	any, where no host may rest                            yes
+//	has the annotation serving.knative.dev/no-gc           yes
+//	an HTTPRoute names it, of Ebb or of somebody else      yes
+//	has the mark of a Route that there is                  yes
+//	none of these for less than unneededFor                as it was
+//	none of these                                          no
+//
+// The mark is the lock between this reconciler and that of Routes. The latter makes the Service, or
+// finds it, and writes the mark before it writes an HTTPRoute that names it. A Service is deleted
+// in the version that was seen without a mark, so what was marked since stays.
+
+// unneededFor is how long nobody needs a public Service before it is deleted. A gateway may have
+// requests in flight there, and caches may be behind.
+const unneededFor = time.Minute
+
+// needs finds out whether somebody needs the public Service of a revision.
+type needs struct {
+	settings  *settings.Store
+	revisions listers.RevisionLister
+	routes    listers.RouteLister
+	client    ebb.Interface
+	named     gateway.Named
+	now       func() time.Time
+
+	mu    sync.Mutex
+	since map[reconcile.Key]time.Time // when nobody was seen to need it; who has forgotten it waits longer
+}
+
+func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller) *needs {
+	serving, httpRoutes := mgr.EbbInformers.Serving().V1(), mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
+	n := &needs{
+		settings: mgr.Settings, revisions: serving.Revisions().Lister(), routes: serving.Routes().Lister(), client: mgr.Ebb,
+		named: gateway.NewNamed(httpRoutes), now: mgr.Now, since: map[reconcile.Key]time.Time{},
+	}
+	c.Watch(httpRoutes, func(object any) []reconcile.Key {
+		if !n.settings.Load().Gateway.Resting {
+			return nil
+		}
+		return gateway.AllServices(object) // a public Service has the name of its PodAutoscaler
+	})
+	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key {
+		if rev, ok := object.(*servingv1.Revision); !ok || rev.Annotations[names.NoGCAnnotation] == "" || !n.settings.Load().Gateway.Resting {
+			return nil
+		}
+		return reconcile.Self(object)
+	})
+	return n
+}
+
+// unneeded reports whether nobody needs the public Service of a revision, and how much longer that
+// has to be so before it goes.
+func (n *needs) unneeded(pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Service) (wait time.Duration, ok bool) {
+	key := reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.someone(key, have) {
+		delete(n.since, key)
+		return 0, false
+	}
+	if have == nil {
+		delete(n.since, key)
+		return 0, true
+	}
+	if n.since[key].IsZero() {
+		n.since[key] = n.now()
+	}
+	return max(0, n.since[key].Add(unneededFor).Sub(n.now())), true
+}
+
+func (n *needs) someone(key reconcile.Key, have *corev1.Service) bool {
+	if !n.settings.Load().Gateway.Resting || n.named.By(key) {
+		return true
+	}
+	if rev, err := n.revisions.Revisions(key.Namespace).Get(key.Name); err == nil && rev.Annotations[names.NoGCAnnotation] == "true" {
+		return true
+	}
+	return slices.ContainsFunc(NeededBy(have), func(route string) bool {
+		_, err := n.routes.Routes(key.Namespace).Get(route)
+		return err == nil
+	})
+}
+
+func (n *needs) forget(key reconcile.Key) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.since, key)
+}
+
+// takeAway deletes the public Service in this version, and its EndpointSlices after it.
+func (r *reconciler) takeAway(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Service) error {
+	if have != nil && metav1.IsControlledBy(have, pa) {
+		for _, route := range NeededBy(have) { // the cache may not have it yet
+			if _, found, err := apply.Found(r.needs.client.ServingV1().Routes(pa.Namespace).Get(ctx, route, metav1.GetOptions{})); err != nil || found {
+				return err
+			}
+		}
+		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion}}
+		if err := apply.Delete(ctx, r.kube.CoreV1().Services(pa.Namespace), "Service", have, options); err != nil {
+			return err
+		}
+		r.needs.forget(reconcile.Key{Namespace: pa.Namespace, Name: pa.Name})
+	}
+	for _, slice := range r.slices.Of(pa.Namespace, pa.Name) {
+		if slice.Labels[discoveryv1.LabelManagedBy] != managedBy || !metav1.IsControlledBy(slice, pa) {
+			continue
+		}
+		if err := apply.Delete(ctx, r.kube.DiscoveryV1().EndpointSlices(pa.Namespace), "EndpointSlice", slice, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Public returns the public Service of a revision with the mark of a Route, for who makes it before
+// this reconciler does.
+func Public(pa *autoscalingv1alpha1.PodAutoscaler, route string) *corev1.Service {
+	service := publicService(pa)
+	Mark(service, route)
+	return service
+}
+
+// NeededBy returns the Routes whose mark a public Service has. There may be none, and no Service.
+func NeededBy(service *corev1.Service) []string {
+	if service == nil || service.Annotations[names.NeededByAnnotation] == "" {
+		return nil
+	}
+	return strings.Split(service.Annotations[names.NeededByAnnotation], ",")
+}
+
+// Mark gives a public Service the mark of a Route.
+func Mark(service *corev1.Service, route string) {
+	setMarks(service, append(NeededBy(service), route))
+}
+
+// Unmark takes the mark of a Route off a public Service.
+func Unmark(service *corev1.Service, route string) {
+	setMarks(service, slices.DeleteFunc(NeededBy(service), func(name string) bool { return name == route }))
+}
+
+func setMarks(service *corev1.Service, routes []string) {
+	slices.Sort(routes)
+	if routes = slices.Compact(routes); len(routes) == 0 {
+		delete(service.Annotations, names.NeededByAnnotation)
+		return
+	}
+	if service.Annotations == nil {
+		service.Annotations = map[string]string{}
+	}
+	service.Annotations[names.NeededByAnnotation] = strings.Join(routes, ",")
+}

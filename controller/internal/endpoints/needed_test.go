@@ -1,0 +1,86 @@
+package endpoints
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
+)
+
+func TestMarksOfAPublicService(t *testing.T) {
+	s := &corev1.Service{}
+	for _, c := range []struct {
+		do    func(*corev1.Service, string)
+		route string
+		want  string
+	}{
+		{Mark, "b", "b"}, {Mark, "a", "a,b"}, {Mark, "b", "a,b"}, {Unmark, "c", "a,b"}, {Unmark, "b", "a"}, {Unmark, "a", ""}, {Unmark, "a", ""},
+	} {
+		c.do(s, c.route)
+		if got := strings.Join(NeededBy(s), ","); got != c.want || got != s.Annotations[names.NeededByAnnotation] {
+			t.Errorf("after %s the marks are %q, not %q", c.route, got, c.want)
+		}
+	}
+	if NeededBy(nil) != nil {
+		t.Error("no Service has a mark")
+	}
+}
+
+// A cache may not show yet that a Route has marked a Service, or that there is the Route.
+func TestAServiceThatWasMarkedMeanwhileStays(t *testing.T) {
+	_, config := apiservertest.Start(t)
+	clients, err := reconcile.ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mgr := reconcile.NewManager(clients, settings.NewStore(nil), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	slices := mgr.Kubernetes("", names.ServerlessServiceLabel).Discovery().V1().EndpointSlices().Informer()
+	r := &reconciler{kube: clients.Kube, slices: reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices, names.ServerlessServiceLabel),
+		needs: &needs{client: clients.Ebb, since: map[reconcile.Key]time.Time{}}}
+	pa := podAutoscaler(autoscalingv1alpha1.ProtocolHTTP1)
+	api := clients.Kube.CoreV1().Services(pa.Namespace)
+	seen, err := api.Create(t.Context(), publicService(pa), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := seen.DeepCopy()
+	Mark(marked, "hello")
+	if marked, err = api.Update(t.Context(), marked, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.takeAway(t.Context(), pa, seen); !apierrors.IsConflict(err) {
+		t.Errorf("it was marked since it was seen: %v", err)
+	}
+	route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: pa.Namespace, Name: "hello"}}
+	if _, err := clients.Ebb.ServingV1().Routes(pa.Namespace).Create(t.Context(), route, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.takeAway(t.Context(), pa, marked); err != nil {
+		t.Error(err)
+	}
+	if _, err := api.Get(t.Context(), seen.Name, metav1.GetOptions{}); err != nil {
+		t.Fatalf("it is gone: %v", err)
+	}
+	if err := clients.Ebb.ServingV1().Routes(pa.Namespace).Delete(t.Context(), "hello", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.takeAway(t.Context(), pa, marked); err != nil {
+		t.Error(err)
+	}
+	if _, err := api.Get(t.Context(), seen.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the mark is of a Route that is gone, and the Service is there: %v", err)
+	}
+}

@@ -1,0 +1,223 @@
+package process
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+)
+
+// public says what there is of the public Services of the revisions.
+func (s restingService) public() string {
+	var out []string
+	for _, rev := range s.names(revisions) {
+		if s.store.Get(coreServices, "ns", rev) != nil {
+			out = append(out, "services "+rev)
+		}
+		if s.store.Get(endpointSlices, "ns", rev) != nil {
+			out = append(out, "endpointslices "+rev)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+const both = "services a-00001, endpointslices a-00001"
+
+// within waits until there is that much of the public Services, while the hosts serve.
+func (s restingService) within(d time.Duration, what, want string) {
+	s.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); s.pass(time.Second) {
+		if s.public() == want {
+			return
+		}
+		for _, host := range s.hosts {
+			if a := s.ask(gatewayOf(host), host, ""); a.code != 200 {
+				s.t.Fatalf("%s: host %s answers %d: %s\n%s", what, host, a.code, a.why, s.state())
+			}
+		}
+	}
+	s.t.Fatalf("%s: there is %q, not %q\n%s", what, s.public(), want, s.state())
+}
+
+// A new Service that comes to rest never has a public Service for its revision. It has one while
+// HTTPRoutes of its own name it.
+func TestARevisionHasAPublicServiceWhileSomebodyNeedsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		for _, w := range s.store.Writes() {
+			if w.Name == "a-00001" && (w.Resource == "services" || w.Resource == "endpointslices") {
+				t.Errorf("a new Service, and the controller does this: %s", describe(w))
+			}
+		}
+		for round := range 2 {
+			s.loaded("a-00001", 5*time.Minute)
+			s.serves("under load", s.own)
+			if s.public() != both {
+				t.Errorf("round %d: with HTTPRoutes of its own there is %q", round, s.public())
+			}
+			s.pass(8 * time.Minute)
+			if s.public() != both {
+				t.Errorf("round %d: while HTTPRoutes name it there is %q", round, s.public())
+			}
+			s.pass(100 * time.Second)
+			s.serves("quiet again", s.atRest)
+			if s.public() != both {
+				t.Errorf("round %d: at once there is %q", round, s.public())
+			}
+			s.within(2*time.Minute, "at rest", "")
+		}
+		s.store.Writes()
+		s.pass(10 * time.Minute)
+		for _, w := range s.store.Writes() {
+			t.Errorf("at rest, somebody writes %v", w)
+		}
+	})
+}
+
+// What others name stays, or is made.
+func TestAPublicServiceIsKeptForWhoNamesIt(t *testing.T) {
+	mirror := gatewayv1.HTTPRouteFilter{Type: gatewayv1.HTTPRouteFilterRequestMirror,
+		RequestMirror: &gatewayv1.HTTPRequestMirrorFilter{BackendRef: gatewayv1.BackendObjectReference{Name: "a-00001", Namespace: ptr.To(gatewayv1.Namespace("ns"))}}}
+	for what, c := range map[string]struct{ begin, end func(restingService) }{
+		"somebody's HTTPRoute in another namespace": {
+			func(s restingService) { s.naming("other", gatewayv1.HTTPRouteRule{BackendRefs: backend("ns")}) },
+			func(s restingService) { s.store.Remove(httpRoutes, "other", "names-it") },
+		},
+		"somebody's HTTPRoute": {
+			func(s restingService) { s.naming("ns", gatewayv1.HTTPRouteRule{BackendRefs: backend("")}) },
+			func(s restingService) { s.store.Remove(httpRoutes, "ns", "names-it") },
+		},
+		"somebody's HTTPRoute that copies requests": {
+			func(s restingService) {
+				s.naming("other", gatewayv1.HTTPRouteRule{Filters: []gatewayv1.HTTPRouteFilter{mirror}})
+			},
+			func(s restingService) { s.naming("other", gatewayv1.HTTPRouteRule{BackendRefs: backend("other")}) },
+		},
+		"no-gc": {
+			func(s restingService) { s.noGC("true") },
+			func(s restingService) { s.noGC("") },
+		},
+		"the setting": {
+			func(s restingService) { s.rests = false; s.set() },
+			func(s restingService) { s.rests = true; s.set(); s.pass(6 * time.Minute) },
+		},
+		"an annotation": {
+			func(s restingService) { s.annotate("disabled") },
+			func(s restingService) { s.annotate("enabled"); s.pass(6 * time.Minute) },
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newRestingService(t)
+				defer s.end()
+				s.exists()
+				c.begin(s)
+				s.within(time.Minute, what, both)
+				s.pass(5 * time.Minute)
+				if s.public() != both {
+					t.Errorf("after a while there is %q", s.public())
+				}
+				c.end(s)
+				s.within(3*time.Minute, "without "+what, "")
+			})
+		})
+	}
+}
+
+func backend(namespace string) []gatewayv1.HTTPBackendRef {
+	ref := gatewayv1.HTTPBackendRef{}
+	ref.Name = "a-00001"
+	if namespace != "" {
+		ref.Namespace = ptr.To(gatewayv1.Namespace(namespace))
+	}
+	return []gatewayv1.HTTPBackendRef{ref}
+}
+
+// naming has somebody make an HTTPRoute at a Gateway of his own.
+func (s restingService) naming(namespace string, rule gatewayv1.HTTPRouteRule) {
+	h := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "names-it"}}
+	h.Spec.ParentRefs = []gatewayv1.ParentReference{{Kind: ptr.To(gatewayv1.Kind("Gateway")), Name: "mine"}}
+	h.Spec.Rules = []gatewayv1.HTTPRouteRule{rule}
+	s.put(httpRoutes, "gateway.networking.k8s.io/v1", "HTTPRoute", h)
+}
+
+func (s restingService) noGC(value string) {
+	rev := get[servingv1.Revision](s.ground, revisions, "a-00001").DeepCopy()
+	delete(rev.Annotations, names.NoGCAnnotation)
+	if value != "" {
+		rev.Annotations[names.NoGCAnnotation] = value
+	}
+	s.put(revisions, "serving.knative.dev/v1", "Revision", rev)
+}
+
+// The controller dies after each write on the way from rest to own HTTPRoutes and back, and until
+// the Service is gone.
+func TestAControllerThatDiesBesideAPublicService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		s.loaded("a-00001", 2*time.Minute)
+		last := ""
+		die := func() {
+			if now := s.state() + s.public(); now != last {
+				last = now
+				s.start(s.replicas[0])
+			}
+		}
+		s.serves("under load", func() bool { die(); return s.own() })
+		s.pass(6*time.Minute + 40*time.Second)
+		s.serves("quiet again", func() bool { die(); return s.atRest() })
+		s.pass(50 * time.Second)
+		s.serves("at rest", func() bool { die(); return s.public() == "" })
+	})
+}
+
+// A Service without load has these objects where hosts may rest.
+func TestWhatAServiceAtRestConsistsOf(t *testing.T) {
+	for what, c := range map[string]struct {
+		rests bool
+		want  []string
+	}{
+		"rests": {true, []string{"configurations a", "deployments a-00001-deployment", "podautoscalers a-00001", "revisions a-00001", "routes a", "services a", "services a", "services a-00001-private"}},
+		"does not, as by default": {false, []string{"configurations a", "deployments a-00001-deployment", "endpointslices a-00001", "httproutes a.ns.example.com", "httproutes a.ns.svc.cluster.local",
+			"podautoscalers a-00001", "revisions a-00001", "routes a", "services a", "services a", "services a-00001", "services a-00001-private"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newRestingService(t)
+				defer s.end()
+				s.rests = c.rests
+				s.set()
+				s.pass(time.Minute)
+				s.store.Writes()
+				s.exists()
+				writes := map[string]int{}
+				for _, w := range s.store.Writes() {
+					writes[w.Verb+" "+w.Resource]++
+				}
+				n := 0
+				for _, what := range slices.Sorted(maps.Keys(writes)) {
+					n += writes[what]
+				}
+				t.Logf("%d writes: %v", n, writes)
+				have := slices.DeleteFunc(s.store.Names("ns"), func(name string) bool { return strings.HasPrefix(name, "secrets") || strings.HasPrefix(name, "leases") })
+				if fmt.Sprint(have) != fmt.Sprint(c.want) {
+					t.Errorf("it consists of %q, not %q", have, c.want)
+				}
+			})
+		})
+	}
+}
