@@ -154,9 +154,9 @@ func sections(s *Snapshot) []section {
 			{"loglevel.<component>", "", each("debug, info, warn, error, dpanic, panic or fatal", s.Logging.setLevel), "Log level of one component: controller, autoscaler, activator, webhook, queueproxy (of new pods), hpaautoscaler."},
 		}},
 		{LeaderElectionName, s.checkLeaderElection, []key{
-			{"lease-duration", "60s", duration(&l.LeaseDuration, time.Second, forever, 1), "Time after which a leader that does not renew its lease is replaced. A change keeps the current leader."},
+			{"lease-duration", "60s", duration(&l.LeaseDuration, time.Second, forever, 1), "Time after which a leader that does not renew its lease is replaced: a third of it if its node does not answer either. A change keeps the current leader."},
 			{"renew-deadline", "40s", duration(&l.RenewDeadline, time.Second, forever, 1).says("less than lease-duration"), "Time that a leader tries to renew its lease before it gives up. A change keeps the current leader."},
-			{"retry-period", "10s", duration(&l.RetryPeriod, 100*time.Millisecond, forever, 1).says("less than renew-deadline / 1.2"), "Time between two renewals, and between two attempts to acquire a lease; a lease that is released or over is acquired at once. A change keeps the current leader."},
+			{"retry-period", "10s", duration(&l.RetryPeriod, 100*time.Millisecond, forever, 1).says("less than renew-deadline / 1.2"), "Time between two renewals, and between two attempts to acquire a lease; a lease that is released or over is acquired at once. A leader renews its lease at least six times in lease-duration. A change keeps the current leader."},
 			{"buckets", "1", whole(&l.Buckets, 1, 10), "Number of buckets into which the replicas of a component divide its objects. After a change the controller and the autoscaler restart by themselves."},
 			{"map-lease-prefix.<component>", "", each("DNS name, different for each component", l.setPrefix), "Prefix of the leases of a component, controller or autoscaler. Each component has one set of leases, so names of single reconcilers are ignored. After a change the component restarts by itself."},
 		}},

@@ -128,7 +128,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	p.scraper.Port, p.scraper.Observe, p.scraper.Foreign = o.scrapePort, p.durations.scrape, func(loop.Key) { p.foreign.Add(1) }
 
 	p.election = lead.New(lead.Config{Namespace: c.Namespace, Pod: c.Pod, IP: o.ip,
-		Scheme: store.Leases("autoscaler", lead.Prefix)}, kube, log)
+		Scheme: store.Leases("autoscaler", lead.Prefix), Dead: func(node string) bool { return p.nodes.Calls(node) == alive.Lost }}, kube, log)
 	p.source = &spec.Source{Get: p.autos.get, Settings: store, Owns: p.election.Owns, Log: log}
 	p.recorder = p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"})
 	p.decide(scales, client)

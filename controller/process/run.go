@@ -25,6 +25,7 @@ import (
 	"ebb.dev/ebb/controller/internal/service"
 	"ebb.dev/ebb/controller/internal/tokenkey"
 	"ebb.dev/ebb/internal/component"
+	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/version"
@@ -75,7 +76,8 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 	list := controllers(mgr, key.Current, registries)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: c.Pod, SettingsWithin: 10 * time.Second,
-		Leases: c.Settings.Leases("controller", "controller."), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() { synced.Store(true) }}
+		Leases: c.Settings.Leases("controller", "controller."), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() { synced.Store(true) },
+		Fate: lease.OfPod(clients.Kube, c.Namespace, func(node string) bool { return mgr.SilentNodes().Has(node) })}
 	c.Log.Info("controller starts", "version", version.Version, "namespace", c.Namespace, "clusterDomain", mgr.ClusterDomain, "reconcilers", reconcile.Names(list))
 	return c.Run(ctx,
 		telemetry.Server("health", c.Address(c.Ports.Health), reconcile.Health(&synced)),

@@ -63,14 +63,16 @@ type Election struct {
 	// can another replica get the Lease.
 	Won  func(bucket string, held context.Context)
 	Lost func(bucket string)
-	// Renewed, if set, is called before Won and after each renewal, with the time until which no
-	// other replica can get the Lease. A process that was frozen can use it before Lost is called.
+	// Renewed, if set, is called before Won and after each renewal, with the time until which this
+	// replica may write what two must not write at once. It is sooner than Lost is called: a
+	// replica whose node seems dead loses its Lease before that (Dead). While the API server takes
+	// more than a seventh of a Lease's duration for a renewal, it can be too late by the rest.
 	Renewed func(bucket string, until time.Time)
 	// Holder, if set, is called with the other replica that holds a bucket, "" when none does.
 	Holder func(bucket, identity string)
-	// Gone, if set, reports that the replica that holds a Lease does not exist any more. Its Leases
-	// are freed.
-	Gone func(ctx context.Context, identity string) bool
+	// Fate, if set, says what is known of the replica that holds a Lease. Those of one that is Gone
+	// are freed, and those of one that is Dead once it may not write any more.
+	Fate func(ctx context.Context, identity string) Fate
 }
 
 // ErrRenamed says that an Election ended because its Leases have other names now.
@@ -101,7 +103,7 @@ func (e *Election) Run(ctx context.Context) error {
 			}
 		})
 	}
-	check := time.NewTicker(goneAfter)
+	check := time.NewTicker(fatePeriod)
 	defer check.Stop()
 	for running.Err() == nil {
 		if names := scheme.Names(); !slices.Equal(names, e.Buckets) {
@@ -110,7 +112,7 @@ func (e *Election) Run(ctx context.Context) error {
 		select {
 		case <-running.Done():
 		case <-check.C:
-			e.freeGone(running, seats)
+			e.freeEnded(running, seats)
 		case <-replaced:
 			scheme, replaced = e.Scheme()
 			for _, s := range seats {
@@ -145,38 +147,43 @@ func follow(leases informers.SharedInformerFactory, seats map[string]*seat) erro
 	return err
 }
 
-// goneAfter is how often Election.Gone is asked.
-const goneAfter = time.Second
+// fatePeriod is how often Election.Fate is asked.
+const fatePeriod = time.Second
 
-// freeGone frees the Leases of holders that do not exist any more.
-func (e *Election) freeGone(ctx context.Context, seats map[string]*seat) {
-	gone := map[string]bool{}
+// freeEnded frees the Leases of holders that have ended.
+func (e *Election) freeEnded(ctx context.Context, seats map[string]*seat) {
+	fates := map[string]Fate{}
 	for name, s := range seats {
-		holder := s.other()
-		if holder == "" || e.Gone == nil {
+		l := s.other()
+		if l.holder == "" || e.Fate == nil {
 			continue
 		}
-		if _, asked := gone[holder]; !asked {
-			gone[holder] = e.Gone(ctx, holder)
+		if _, asked := fates[l.holder]; !asked {
+			fates[l.holder] = e.Fate(ctx, l.holder)
 		}
-		if !gone[holder] {
+		fate := fates[l.holder]
+		if fate == Lives || fate == Dead && time.Since(l.seen) < mayWrite(l.lasts) {
 			continue
 		}
-		if err := e.free(ctx, name, holder); err != nil {
-			e.Log.Warn("cannot free the lease of a replica that is gone", "lease", name, "holder", holder, "error", err.Error())
-			continue
+		freed, err := e.free(ctx, name, func(now *coordinationv1.LeaseSpec) bool {
+			return fate == Gone || now.RenewTime != nil && now.RenewTime.Equal(&metav1.MicroTime{Time: l.renewed})
+		}, l.holder)
+		switch {
+		case err != nil:
+			e.Log.Warn("cannot free the lease of a replica that has ended", "lease", name, "holder", l.holder, "it is", fate.String(), "error", err.Error())
+		case freed:
+			e.Log.Info("freed the lease of a replica that has ended", "lease", name, "holder", l.holder, "it is", fate.String())
 		}
-		e.Log.Info("freed the lease of a replica that is gone", "lease", name, "holder", holder)
 	}
 }
 
-// free clears the holder of a Lease if it still is the given one. client-go's release would also
-// clear another's.
-func (e *Election) free(ctx context.Context, name, holder string) error {
+// free clears the holder of a Lease if it still is the given one, and the Lease as it is now is to
+// be freed. client-go's release would also clear another's.
+func (e *Election) free(ctx context.Context, name string, still func(*coordinationv1.LeaseSpec) bool, holder string) (freed bool, err error) {
 	leases := e.Client.CoordinationV1().Leases(e.Namespace)
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		l, err := leases.Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && ptr.Deref(l.Spec.HolderIdentity, "") != holder {
+		if apierrors.IsNotFound(err) || err == nil && (ptr.Deref(l.Spec.HolderIdentity, "") != holder || !still(&l.Spec)) {
 			return nil
 		}
 		if err != nil {
@@ -184,6 +191,8 @@ func (e *Election) free(ctx context.Context, name, holder string) error {
 		}
 		l.Spec.HolderIdentity = nil
 		_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
+		freed = err == nil
 		return err
 	})
+	return freed, err
 }

@@ -146,6 +146,7 @@ type replica struct {
 	name   string
 	cell   *cell
 	cut    *atomic.Bool
+	slow   *atomic.Int64 // more nanoseconds each way
 	cancel context.CancelFunc
 	ended  chan struct{}
 	err    error // of Run, once ended
@@ -159,13 +160,13 @@ type replica struct {
 }
 
 func (w *work) begin(t *testing.T, s *server, name string, scheme Scheme, random *rand.Rand, delay time.Duration, more ...func(*Election)) *replica {
-	r := &replica{name: name, cell: newCell(scheme), cut: new(atomic.Bool), ended: make(chan struct{}), buckets: scheme.Names(),
+	r := &replica{name: name, cell: newCell(scheme), cut: new(atomic.Bool), slow: new(atomic.Int64), ended: make(chan struct{}), buckets: scheme.Names(),
 		held: map[string]context.Context{}, holders: map[string]string{}}
 	var mutex sync.Mutex
 	to := &link{server: s, cut: r.cut, delay: func() time.Duration {
 		mutex.Lock()
 		defer mutex.Unlock()
-		return time.Duration(random.Int63n(int64(delay) + 1))
+		return time.Duration(random.Int63n(int64(delay)+1) + r.slow.Load())
 	}}
 	each := func(bucket string, do func(piece int)) {
 		for p := range pieces {
@@ -347,11 +348,9 @@ func TestALeaseThatIsNotRenewedIsTakenWhenItIsOver(t *testing.T) {
 	for seed := range int64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			s, w := newServer(), newWork()
-			quick := usual(1)
-			quick.LeaseDuration, quick.RenewDeadline, quick.RetryPeriod = 15*time.Second, 10*time.Second, 2*time.Second
-			a := w.begin(t, s, "a", quick, source(seed), 10*time.Millisecond)
+			a := w.begin(t, s, "a", quick(1), source(seed), 10*time.Millisecond)
 			time.Sleep(time.Second)
-			b := w.begin(t, s, "b", quick, source(seed+100), 10*time.Millisecond)
+			b := w.begin(t, s, "b", quick(1), source(seed+100), 10*time.Millisecond)
 			time.Sleep(30*time.Second + time.Duration(source(seed).Int63n(int64(4*time.Second))))
 			a.cut.Store(true)
 			time.Sleep(time.Second)
@@ -509,12 +508,12 @@ func TestTheClockOfTheHolderDoesNotMatter(t *testing.T) {
 // once its pod is gone.
 func TestALeaseWithoutAHolderIsNotWaitedFor(t *testing.T) {
 	for name, c := range map[string]struct {
-		gone     func(context.Context, string) bool
+		fate     func(context.Context, string) Fate
 		min, max time.Duration
 	}{
 		"it expires":       {nil, 50 * time.Second, 100 * time.Second},
-		"its pod is gone":  {func(_ context.Context, identity string) bool { return identity == "crashed" }, 0, 5 * time.Second},
-		"its pod is there": {func(context.Context, string) bool { return false }, 50 * time.Second, 100 * time.Second},
+		"its pod is gone":  {func(_ context.Context, identity string) Fate { return map[string]Fate{"crashed": Gone}[identity] }, 0, 5 * time.Second},
+		"its pod is there": {func(context.Context, string) Fate { return Lives }, 50 * time.Second, 100 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -523,7 +522,7 @@ func TestALeaseWithoutAHolderIsNotWaitedFor(t *testing.T) {
 				time.Sleep(time.Second)
 				crashed.cut.Store(true)
 				crashed.end()
-				a := w.begin(t, s, "a", usual(1), source(1), 10*time.Millisecond, func(e *Election) { e.Gone = c.gone })
+				a := w.begin(t, s, "a", usual(1), source(1), 10*time.Millisecond, func(e *Election) { e.Fate = c.fate })
 				began := time.Now()
 				for w.done() < pieces && time.Since(began) < 5*time.Minute {
 					time.Sleep(100 * time.Millisecond)

@@ -33,6 +33,8 @@ type seat struct {
 	again  context.CancelFunc // starts a new elector; what is held stays held
 	drop   context.CancelFunc // nil while the bucket is not held
 	until  time.Time          // when the bucket is lost if no renewal succeeds
+	may    time.Time          // until when this replica may write
+	lasts  time.Duration      // of the Lease as it was written last
 	expire *time.Timer        // fires at until
 	holder string             // the other replica that holds it
 	theirs theirs
@@ -46,6 +48,7 @@ type theirs struct {
 	renewed time.Time // as the holder's clock says
 	lasts   time.Duration
 	seen    time.Time
+	before  time.Time // renewed, before this
 }
 
 // run runs one elector after another until ctx ends, then gives up the bucket.
@@ -72,7 +75,7 @@ func (s *seat) run(ctx context.Context) error {
 	s.mutex.Unlock()
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if err := s.free(release, s.name, s.Identity); err != nil {
+	if _, err := s.free(release, s.name, func(*coordinationv1.LeaseSpec) bool { return true }, s.Identity); err != nil {
 		s.Log.Warn("cannot release a lease; it will expire", "lease", s.name, "error", err.Error())
 	}
 	return nil
@@ -85,13 +88,17 @@ func (s *seat) config() leaderelection.LeaderElectionConfig {
 	// of a renewal and adds a retry period, so it could stop too late. The API stores whole
 	// seconds.
 	patience := min(t.RenewDeadline+(t.LeaseDuration-t.RenewDeadline)/2, t.LeaseDuration.Truncate(time.Second))
+	retry := t.RetryPeriod
+	if float64(retry)*leaderelection.JitterFactor < float64(t.RenewDeadline) { // else it is refused
+		retry = min(retry, mayWrite(t.LeaseDuration)/2) // it renews twice while it may write
+	}
 	return leaderelection.LeaderElectionConfig{
-		Lock: lock{seat: s, patience: patience, LeaseLock: &resourcelock.LeaseLock{
+		Lock: lock{seat: s, patience: patience, lasts: t.LeaseDuration.Truncate(time.Second), LeaseLock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: s.Namespace, Name: s.name},
 			Client:     s.Client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: s.Identity},
 		}},
-		LeaseDuration: t.LeaseDuration, RenewDeadline: t.RenewDeadline, RetryPeriod: t.RetryPeriod,
+		LeaseDuration: t.LeaseDuration, RenewDeadline: t.RenewDeadline, RetryPeriod: retry,
 		Name: s.name,
 		// The callbacks run in goroutines of their own, in any order. The seat follows the calls of
 		// the lock instead.
@@ -149,8 +156,10 @@ func (s *seat) overLocked(l *resourcelock.LeaderElectionRecord) bool {
 		s.watchLocked(theirs{})
 		return false
 	}
-	now, was := theirs{l.HolderIdentity, l.RenewTime.Time, time.Duration(l.LeaseDurationSeconds) * time.Second, time.Now()}, s.theirs
-	if !now.renewed.Equal(was.renewed) || now.holder != was.holder || now.lasts != was.lasts {
+	was := s.theirs
+	now := theirs{l.HolderIdentity, l.RenewTime.Time, time.Duration(l.LeaseDurationSeconds) * time.Second, time.Now(), was.renewed}
+	late := now.holder == was.holder && now.renewed.Equal(was.before) // an answer that an event overtook
+	if !late && (!now.renewed.Equal(was.renewed) || now.holder != was.holder || now.lasts != was.lasts) {
 		s.watchLocked(now)
 	}
 	return s.theirs.over()
@@ -186,21 +195,55 @@ func (s *seat) unread() {
 	}
 }
 
-func (s *seat) other() string {
+// other returns the Lease of another replica that holds it, as it was last seen to change.
+func (s *seat) other() theirs {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.holder
+	if s.holder == "" || s.holder != s.theirs.holder {
+		return theirs{}
+	}
+	return s.theirs
 }
 
-// renewed is called after each successful write of the Lease. The write began at began.
-func (s *seat) renewed(began time.Time, patience time.Duration) {
+// renewing is called before each write of the Lease. One whose answer is lost can have taken
+// effect, with a shorter duration than before: then others count by that.
+func (s *seat) renewing(began time.Time, l lock) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.until = began.Add(patience)
-	left := time.Until(s.until)
-	if s.Renewed != nil {
-		s.Renewed(s.name, s.until)
+	if s.drop != nil && l.lasts < s.lasts {
+		s.lasts = l.lasts
+		s.boundLocked(earlier(s.until, began.Add(l.patience)), earlier(s.may, began.Add(mayWrite(l.lasts))))
+		s.expire.Reset(time.Until(s.until))
 	}
+}
+
+// boundLocked says until when the bucket is held, and until when this replica may write.
+func (s *seat) boundLocked(until, may time.Time) {
+	s.until, s.may = until, earlier(may, until)
+	if s.Renewed != nil {
+		s.Renewed(s.name, s.may)
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// renewed is called after each successful write of the Lease, which began at began.
+func (s *seat) renewed(began time.Time, l lock) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	may := began.Add(mayWrite(l.lasts))
+	// Behind a slow API server it is to write now and then, too.
+	if least := time.Now().Add(l.lasts / 5); least.After(may) {
+		may = least
+	}
+	s.lasts = l.lasts
+	s.boundLocked(began.Add(l.patience), may)
+	left := time.Until(s.until)
 	if s.drop != nil {
 		s.expire.Reset(left)
 		return
@@ -245,8 +288,9 @@ func (s *seat) loseLocked() {
 // lock is client-go's lock on a Lease. It also tells the seat about it.
 type lock struct {
 	*resourcelock.LeaseLock
-	seat     *seat
-	patience time.Duration
+	seat *seat
+	// patience is for how long the bucket is held after a renewal, lasts is the Lease's duration.
+	patience, lasts time.Duration
 }
 
 // Get implements resourcelock.Interface.
@@ -278,9 +322,10 @@ func (l lock) Update(ctx context.Context, record resourcelock.LeaderElectionReco
 
 func (l lock) write(write func() error) error {
 	began := time.Now()
+	l.seat.renewing(began, l)
 	err := write()
 	if err == nil {
-		l.seat.renewed(began, l.patience)
+		l.seat.renewed(began, l)
 	}
 	return err
 }

@@ -1,7 +1,7 @@
 // Package lead divides the revisions among the replicas of the autoscaler.
 //
 // Owns: which bucket a revision belongs to (consistent hashing of its name), and who decides for
-// it. Reads: the leases, by internal/lease, and whether the pod that holds one still exists.
+// it. Reads: the leases, and what is known of who holds them (internal/lease).
 // Writes: the leases. Never: decides anything about a revision.
 package lead
 
@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
@@ -28,6 +26,8 @@ type Config struct {
 	// Pod and IP name this process; together they are its identity in a lease.
 	Pod, IP string
 	Scheme  lease.Source
+	// Dead reports whether a node seems to be dead.
+	Dead func(node string) bool
 }
 
 // Hooks are called on changes. They must not call back.
@@ -58,7 +58,7 @@ type Election struct {
 	mutex  sync.RWMutex
 	holder map[string]string    // bucket -> identity, "" when it is not held
 	before map[string]string    // bucket -> identity of the last holder
-	until  map[string]time.Time // bucket -> when this process loses it without a renewal
+	until  map[string]time.Time // bucket -> until when this process may write, without a renewal
 }
 
 // New returns an Election. Run takes part in it.
@@ -68,7 +68,7 @@ func New(c Config, client kubernetes.Interface, log *slog.Logger) *Election {
 	e := &Election{config: c, self: c.Pod + "_" + c.IP, log: log, names: names, set: hash.NewBucketSet(sets.New(names...)),
 		holder: map[string]string{}, before: map[string]string{}, until: map[string]time.Time{}}
 	e.leases = lease.Election{Client: client, Namespace: c.Namespace, Identity: e.self, Buckets: names, Scheme: c.Scheme, Log: log,
-		Won: e.won, Lost: e.lost, Renewed: e.renewed, Holder: e.held, Gone: e.gone}
+		Won: e.won, Lost: e.lost, Renewed: e.renewed, Holder: e.held, Fate: lease.OfPod(client, c.Namespace, c.Dead)}
 	return e
 }
 
@@ -76,16 +76,6 @@ func New(c Config, client kubernetes.Interface, log *slog.Logger) *Election {
 func (e *Election) Run(ctx context.Context, hooks Hooks) error {
 	e.hooks = hooks
 	return e.leases.Run(ctx)
-}
-
-// gone reports that the pod of a replica is gone. After a restart of its node a pod keeps its name
-// and gets a new address, and no process of it is left. A pod that exists with the holder's address
-// keeps its lease in any state, because it may still write.
-func (e *Election) gone(ctx context.Context, identity string) bool {
-	pod, ip, _ := strings.Cut(identity, "_")
-	found, err := e.leases.Client.CoreV1().Pods(e.config.Namespace).Get(ctx, pod, metav1.GetOptions{})
-	moved := err == nil && ip != "" && found.Status.PodIP != "" && found.Status.PodIP != ip
-	return moved || apierrors.IsNotFound(err)
 }
 
 func (e *Election) won(name string, _ context.Context) {

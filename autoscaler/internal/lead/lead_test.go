@@ -47,7 +47,8 @@ func scheme(buckets uint32) lease.Scheme {
 }
 
 func config(pod string, buckets uint32) Config {
-	return Config{Namespace: namespace, Pod: pod, IP: "10.0.0." + pod[len(pod)-1:], Scheme: func() (lease.Scheme, <-chan struct{}) { return scheme(buckets), nil }}
+	return Config{Namespace: namespace, Pod: pod, IP: "10.0.0." + pod[len(pod)-1:], Scheme: func() (lease.Scheme, <-chan struct{}) { return scheme(buckets), nil },
+		Dead: func(node string) bool { return node == "dead" }}
 }
 
 func bucket(i int, n uint32) string { return lease.Scheme{Prefix: Prefix, Buckets: n}.Names()[i] }
@@ -209,6 +210,27 @@ func TestTheLeaseOfAPodThatExistsIsRespected(t *testing.T) {
 			t.Errorf("owner %q", a.Owner(keys()[0]))
 		}
 		time.Sleep(40 * time.Second) // it is not renewed and expires; the elector asks each 10 to 22 s
+		decided(t, a)
+		a.stop()
+		<-a.stopped
+	})
+}
+
+// Its node does not answer, and it does not renew its lease: a third of the lease is enough.
+func TestTheLeaseOfAPodOnADeadNodeIsTakenSooner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newClient(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autoscaler-9"}, Spec: corev1.PodSpec{NodeName: "dead"},
+			Status: corev1.PodStatus{PodIP: "10.0.0.9"}})
+		_, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(bucket(0, 1), "autoscaler-9_10.0.0.9", 60, metav1.NowMicro()), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := begin(t, client, "autoscaler-1", 1)
+		time.Sleep(19 * time.Second)
+		if a.Owner(keys()[0]) != "10.0.0.9" {
+			t.Errorf("owner %q", a.Owner(keys()[0]))
+		}
+		time.Sleep(3 * time.Second)
 		decided(t, a)
 		a.stop()
 		<-a.stopped

@@ -269,6 +269,16 @@ func (w *Watcher) Now() []alive.Verdict {
 	return slices.DeleteFunc(slices.Clone(w.now), func(v alive.Verdict) bool { return v.State == alive.Well })
 }
 
+// Calls is what a node is called: well also if it is not watched.
+func (w *Watcher) Calls(node string) alive.State {
+	for _, v := range w.Now() {
+		if v.Node == node {
+			return v.State
+		}
+	}
+	return alive.Well
+}
+
 // Count returns how many nodes are in a state other than well.
 func (w *Watcher) Count(state alive.State) (n int) {
 	for _, v := range w.Now() {

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
-	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 
@@ -30,7 +29,6 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/reconcile"
-	"ebb.dev/ebb/wire"
 )
 
 type reconciler struct {
@@ -39,7 +37,7 @@ type reconciler struct {
 	services   corelisters.ServiceLister
 	slices     reconcile.Index[*discoveryv1.EndpointSlice] // of both Services of a revision, by its name
 	activators discoverylisters.EndpointSliceLister
-	silent     coordinationlisters.LeaseLister
+	silent     func() sets.Set[string]
 	security   *security
 	needs      *needs
 	refusals   *reconcile.Refusals
@@ -50,13 +48,12 @@ type reconciler struct {
 func New(mgr *reconcile.Manager) *reconcile.Controller {
 	ofRevisions := mgr.Kubernetes("", names.ServerlessServiceLabel)
 	ofActivators := mgr.Kubernetes(mgr.SystemNamespace, discoveryv1.LabelServiceName+"="+names.ActivatorService)
-	silent := mgr.Named(mgr.SystemNamespace, wire.SilentNodes).Coordination().V1().Leases()
 	services, slices := ofRevisions.Core().V1().Services(), ofRevisions.Discovery().V1().EndpointSlices()
 	r := &reconciler{
 		kube: mgr.Kube, system: mgr.SystemNamespace, services: services.Lister(),
 		slices:     reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices.Informer(), names.ServerlessServiceLabel),
 		activators: ofActivators.Discovery().V1().EndpointSlices().Lister(), refusals: &mgr.Refusals,
-		silent: silent.Lister(),
+		silent: mgr.SilentNodes,
 	}
 	autoscalers := mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
@@ -74,7 +71,7 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 	c.WatchForAll(ofActivators.Discovery().V1().EndpointSlices().Informer(), func() []reconcile.Key {
 		return proxiedFirst(autoscalers.Informer().GetStore().List())
 	})
-	c.WatchForAll(silent.Informer(), func() []reconcile.Key {
+	c.WatchForAll(mgr.Silent().Informer(), func() []reconcile.Key {
 		return proxiedLast(autoscalers.Informer().GetStore().List())
 	})
 	return c
@@ -165,16 +162,6 @@ func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 	return err
 }
 
-// silentNodes are the nodes that autoscalers call silent.
-func (r *reconciler) silentNodes() sets.Set[string] {
-	// The lister fails only if there is no such Lease: nobody was silent yet.
-	lease, err := r.silent.Leases(r.system).Get(wire.SilentNodes)
-	if err != nil {
-		return nil
-	}
-	return sets.New(wire.DecodeSilentNodes(lease.Annotations[wire.SilentNodesAnnotation])...)
-}
-
 // publish writes the EndpointSlices of the public Service, as choose decides. New slices are
 // created before old ones are deleted.
 func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
@@ -194,7 +181,7 @@ func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 			have[slice.Name] = slice
 		}
 	}
-	addresses, _ := choose(pa.Name, pa.Status.Mode, pa.Status.NumActivators, private, activators, r.silentNodes())
+	addresses, _ := choose(pa.Name, pa.Status.Mode, pa.Status.NumActivators, private, activators, r.silent())
 	for _, want := range makeSlices(pa, addresses) {
 		cached, found := have[want.Name]
 		delete(have, want.Name)

@@ -197,7 +197,11 @@ type Options struct {
 	// SettingsWithin spreads the reconciles after a changed setting.
 	SettingsWithin time.Duration
 	// Leases says how the keys are divided among the replicas.
-	Leases  lease.Source
+	Leases lease.Source
+	// Fate, if set, says what is known of another replica. What a dead one holds is taken sooner.
+	// If it works all the same, two work on a key for a moment. They may: what they write follows
+	// from what they read.
+	Fate    func(ctx context.Context, identity string) lease.Fate
 	Metrics *Metrics
 	// Synced is called once the caches are filled.
 	Synced func()
@@ -245,7 +249,7 @@ func (mgr *Manager) Run(ctx context.Context, controllers []*Controller, o Option
 	} else {
 		telemetry.Leases(o.Metrics.registry, "controller", func() int { return len(buckets) }, leases.Held)
 		election := lease.Election{Client: mgr.Kube, Namespace: mgr.SystemNamespace, Identity: o.Identity, Buckets: buckets,
-			Scheme: o.Leases, Log: mgr.Log, Lost: leases.lose,
+			Scheme: o.Leases, Log: mgr.Log, Fate: o.Fate, Lost: leases.lose,
 			Won: func(bucket string, held context.Context) {
 				leases.win(bucket, held)
 				won(bucket)

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"ebb.dev/ebb/api/names"
@@ -70,7 +69,7 @@ func (r *reconciler) publish(ctx context.Context, owner *corev1.Namespace) (agai
 	if !r.followers.ask(ctx, all) {
 		again = activatorsAgain
 	}
-	addresses := endpoints.OfActivators(all, r.silentNodes(), r.followers.follows)
+	addresses := endpoints.OfActivators(all, r.silent(), r.followers.follows)
 	for _, kind := range addressTypes {
 		switch {
 		case len(addresses[kind]) > 0:
@@ -122,14 +121,6 @@ func (r *reconciler) service(ctx context.Context, owner *corev1.Namespace) error
 		have.Spec.Ports, have.Spec.Selector = want.Spec.Ports, want.Spec.Selector
 	})
 	return err
-}
-
-func (r *reconciler) silentNodes() sets.Set[string] {
-	lease, err := r.silent.Leases(r.system).Get(wire.SilentNodes)
-	if err != nil {
-		return nil // there is none: nobody was silent yet
-	}
-	return sets.New(wire.DecodeSilentNodes(lease.Annotations[wire.SilentNodesAnnotation])...)
 }
 
 // followers are the activators that were seen to follow plans.

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
-	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -23,7 +23,6 @@ import (
 	"ebb.dev/ebb/ingress/gatewayapi"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
-	"ebb.dev/ebb/wire"
 )
 
 const (
@@ -44,7 +43,7 @@ type reconciler struct {
 	namespaces            corelisters.NamespaceLister
 	httpRoutes            reconcile.Index[*gatewayv1.HTTPRoute] // of this package and bridges, by label
 	activators            discoverylisters.EndpointSliceLister
-	silent                coordinationlisters.LeaseLister
+	silent                func() sets.Set[string]
 	plans                 plans
 	followers             *followers
 	seen                  *Seen
@@ -62,7 +61,6 @@ const ofResting = "resting"
 func New(mgr *reconcile.Manager, seen *Seen) *reconcile.Controller {
 	httpRoutes := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	activators := mgr.Kubernetes(mgr.SystemNamespace, discoveryv1.LabelServiceName+"="+names.ActivatorService).Discovery().V1().EndpointSlices()
-	silent := mgr.Named(mgr.SystemNamespace, wire.SilentNodes).Coordination().V1().Leases()
 	routes := mgr.EbbInformers.Serving().V1().Routes().Informer()
 	r := &reconciler{
 		kube: mgr.Kube, client: mgr.Gateways, settings: mgr.Settings, system: mgr.SystemNamespace, clusterDomain: mgr.ClusterDomain,
@@ -75,7 +73,7 @@ func New(mgr *reconcile.Manager, seen *Seen) *reconcile.Controller {
 			}
 			return keys
 		}),
-		activators: activators.Lister(), silent: silent.Lister(), plans: plans{gateway.NewPlanned(routes), routes.GetIndexer()}, followers: newFollowers(mgr), seen: seen, now: mgr.Now,
+		activators: activators.Lister(), silent: mgr.SilentNodes, plans: plans{gateway.NewPlanned(routes), routes.GetIndexer()}, followers: newFollowers(mgr), seen: seen, now: mgr.Now,
 	}
 	only := reconcile.Key{Namespace: mgr.SystemNamespace, Name: plan.Resting}
 	keys := func() []reconcile.Key { return []reconcile.Key{only} }
@@ -94,7 +92,7 @@ func New(mgr *reconcile.Manager, seen *Seen) *reconcile.Controller {
 		return nil
 	})
 	c.Watch(activators.Informer(), whileOn)
-	c.Watch(silent.Informer(), whileOn)
+	c.Watch(mgr.Silent().Informer(), whileOn)
 	c.Watch(routes, func(object any) []reconcile.Key {
 		if route, ok := object.(*servingv1.Route); ok && !r.on() && route.Status.Annotations[names.PlanAnnotation] != "" {
 			return keys()
