@@ -79,6 +79,13 @@ type entry struct {
 	announcements map[netip.AddrPort]announcement
 }
 
+func (e *entry) note(address netip.AddrPort, a announcement) {
+	if e.announcements == nil { // as of most revisions at zero
+		e.announcements = map[netip.AddrPort]announcement{}
+	}
+	e.announcements[address] = a
+}
+
 // MaxUnknown bounds the revisions that are known only from announcements.
 const MaxUnknown = 10_000
 
@@ -146,7 +153,7 @@ func (t *Table) setIndex(key Key, r *Revision) {
 func (t *Table) changeLocked(key Key, now time.Time, tell func(*entry)) {
 	e, known := t.entries[key]
 	if !known {
-		e = &entry{slices: map[string][]Endpoint{}, announcements: map[netip.AddrPort]announcement{}}
+		e = &entry{}
 		t.entries[key] = e
 	} else if e.revision == nil {
 		t.unknown--
@@ -214,11 +221,14 @@ func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	t.placeLocked(endpoints, now)
 	t.changeLocked(key, now, func(e *entry) {
 		t.own(key, e.slices[slice], endpoints)
-		if endpoints == nil {
+		if len(endpoints) == 0 { // as of most revisions at zero
 			delete(e.slices, slice)
-		} else {
-			e.slices[slice] = endpoints
+			return
 		}
+		if e.slices == nil {
+			e.slices = map[string][]Endpoint{}
+		}
+		e.slices[slice] = endpoints
 	})
 }
 
@@ -344,7 +354,7 @@ func (t *Table) Announce(a wire.Announcement) bool {
 		if spoke && old.pod == a.Pod && old.ready == a.Ready {
 			next.listed = old.listed
 		}
-		e.announcements[a.Address] = next
+		e.note(a.Address, next)
 		taken = true
 	})
 	return taken
@@ -358,7 +368,7 @@ func (t *Table) ProbeSucceeded(key Key, b hold.Backend) {
 	t.changeLocked(key, time.Now(), func(e *entry) {
 		if _, spoke := e.announcements[b.Address]; !spoke && len(e.announcements) < MaxAnnouncements {
 			now := time.Now()
-			e.announcements[b.Address] = announcement{pod: b.Pod, ready: true, at: now, first: now}
+			e.note(b.Address, announcement{pod: b.Pod, ready: true, at: now, first: now})
 		}
 	})
 }

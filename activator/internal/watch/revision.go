@@ -2,7 +2,6 @@ package watch
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/cold"
@@ -19,31 +19,62 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// InfoOf is what the activator needs of a Revision.
-func InfoOf(r *servingv1.Revision, c *rules.Config) *backends.Info {
-	m := r.Meaning(c)
-	info := &backends.Info{
-		UID:                  string(r.UID),
-		Service:              r.Labels[names.ServiceLabel],
-		Configuration:        r.Labels[names.ConfigurationLabel],
-		ContainerConcurrency: m.Limits.Concurrency,
-		Timeout:              m.Limits.Timeout,
-		ResponseStartTimeout: m.Limits.ResponseStartTimeout,
-		IdleTimeout:          m.Limits.IdleTimeout,
-		Handling:             m.Limits.Handling,
-		H2C:                  r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C,
-		Early:                true,
-		Failure:              failureOf(r),
-		Cold:                 cold.Of(m.Cold, r.Status.Annotations),
+// keptRevision is what is kept of a Revision: a few hundred bytes of several kilobytes.
+type keptRevision struct {
+	identity
+	uid                                       string
+	service, configuration                    string
+	concurrency, timeout, responseStart, idle *int64
+	h2c, early                                bool
+	failure                                   string
+	annotations                               map[string]string // those of Ebb's own
+	resolved                                  map[string]string // what the controller found out
+}
+
+func keepRevision(r *servingv1.Revision) *keptRevision {
+	k := &keptRevision{
+		identity: identityOf(r), uid: string(r.UID), service: unique.Make(r.Labels[names.ServiceLabel]).Value(), configuration: unique.Make(r.Labels[names.ConfigurationLabel]).Value(),
+		concurrency: r.Spec.ContainerConcurrency, timeout: r.Spec.TimeoutSeconds,
+		responseStart: r.Spec.ResponseStartTimeoutSeconds, idle: r.Spec.IdleTimeoutSeconds,
+		h2c: r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C, early: true, failure: failureOf(r), resolved: r.Status.Annotations,
 	}
 	for _, c := range r.Spec.Containers {
 		// What queue-proxy cannot probe itself, it cannot vouch for: commands. Startup probes of
 		// all other kinds it runs before it announces the pod (wire.Sidecar).
 		if c.StartupProbe != nil && c.StartupProbe.Exec != nil || c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil {
-			info.Early = false
+			k.early = false
 		}
 	}
-	return info
+	for key, value := range r.Annotations {
+		if strings.HasPrefix(key, names.EbbServingGroup+"/") {
+			if k.annotations == nil {
+				k.annotations = map[string]string{}
+			}
+			k.annotations[key] = value
+		}
+	}
+	return k
+}
+
+// info is what the activator needs of the Revision.
+func (k *keptRevision) info(c *rules.Config) *backends.Info {
+	r := servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Annotations: k.annotations}, Spec: servingv1.RevisionSpec{ContainerConcurrency: k.concurrency,
+		TimeoutSeconds: k.timeout, ResponseStartTimeoutSeconds: k.responseStart, IdleTimeoutSeconds: k.idle}}
+	m := r.Meaning(c)
+	return &backends.Info{
+		UID:                  k.uid,
+		Service:              k.service,
+		Configuration:        k.configuration,
+		ContainerConcurrency: m.Limits.Concurrency,
+		Timeout:              m.Limits.Timeout,
+		ResponseStartTimeout: m.Limits.ResponseStartTimeout,
+		IdleTimeout:          m.Limits.IdleTimeout,
+		Handling:             m.Limits.Handling,
+		H2C:                  k.h2c,
+		Early:                k.early,
+		Failure:              k.failure,
+		Cold:                 cold.Of(m.Cold, k.resolved),
+	}
 }
 
 // maxFailure bounds a failure in bytes: it is in each answer, and in memory for each revision.
@@ -79,24 +110,9 @@ func failureOf(r *servingv1.Revision) string {
 	return ""
 }
 
-// transformRevision drops what InfoOf does not read, before the object is kept.
 func transformRevision(o any) (any, error) {
 	if r, ok := o.(*servingv1.Revision); ok {
-		r.ManagedFields, r.OwnerReferences = nil, nil
-		maps.DeleteFunc(r.Annotations, func(k, _ string) bool { return !strings.HasPrefix(k, names.EbbServingGroup+"/") })
-		kept := map[string]string{}
-		for _, k := range []string{names.ServiceLabel, names.ConfigurationLabel} {
-			if v, ok := r.Labels[k]; ok {
-				kept[k] = v
-			}
-		}
-		r.Labels = kept
-		containers := make([]corev1.Container, len(r.Spec.Containers))
-		for i, c := range r.Spec.Containers {
-			containers[i] = corev1.Container{Ports: c.Ports, StartupProbe: c.StartupProbe, ReadinessProbe: c.ReadinessProbe}
-		}
-		r.Spec.PodSpec = corev1.PodSpec{Containers: containers}
-		r.Status.ContainerStatuses, r.Status.InitContainerStatuses = nil, nil
+		return keepRevision(r), nil
 	}
 	return o, nil
 }
@@ -146,12 +162,18 @@ func shared(name *string) string {
 	return unique.Make(*name).Value()
 }
 
+// keptSlice is what is kept of an EndpointSlice.
+type keptSlice struct {
+	identity
+	key       backends.Key
+	endpoints []backends.Endpoint
+}
+
 func transformSlice(o any) (any, error) {
 	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
-		s.ManagedFields, s.Annotations, s.OwnerReferences = nil, nil, nil
-		for i := range s.Endpoints {
-			s.Endpoints[i].Hints, s.Endpoints[i].DeprecatedTopology = nil, nil
-		}
+		k := &keptSlice{identity: identityOf(s)}
+		k.key, k.endpoints = endpointsOf(s)
+		return k, nil
 	}
 	return o, nil
 }

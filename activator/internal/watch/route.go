@@ -4,9 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/api/client/informers/externalversions"
@@ -21,17 +20,17 @@ func (w *Watch) resting(informer cache.SharedIndexInformer) (needed chan struct{
 	needed = make(chan struct{})
 	var once sync.Once
 	tell := func(o any, there bool) {
-		s, ok := o.(*discoveryv1.EndpointSlice)
+		s, ok := o.(*keptSlice)
 		if !ok {
 			return
 		}
 		var addresses []netip.AddrPort
-		if _, endpoints := endpointsOf(s); there {
-			for _, e := range endpoints {
+		if there {
+			for _, e := range s.endpoints {
 				addresses = append(addresses, e.Address)
 			}
 		}
-		w.Relay.SetSlice(s.Name, addresses)
+		w.Relay.SetSlice(s.name, addresses)
 	}
 	synced, err = follow(informer, transformSlice, func(o any) {
 		tell(o, true)
@@ -60,33 +59,32 @@ func (w *Watch) plans(factory externalversions.SharedInformerFactory) (follows f
 
 // route stores the plan in a Route's status.
 func (w *Watch) route(o any) {
-	r, ok := o.(*servingv1.Route)
+	r, ok := o.(*keptRoute)
 	if !ok {
 		return
 	}
-	text := r.Status.Annotations[names.PlanAnnotation]
-	if err := w.Plans.Set(r.Namespace, r.Name, string(r.UID), r.CreationTimestamp.Time, text); err != nil {
+	if err := w.Plans.Set(r.namespace, r.name, r.uid, r.created, r.plan); err != nil {
 		w.Log.Warn("a plan cannot be read; if there was one before, that counts", "error", err)
 	}
 }
 
 func (w *Watch) routeDeleted(o any) {
-	if r, ok := o.(*servingv1.Route); ok {
-		w.Plans.Delete(r.Namespace, r.Name)
+	if r, ok := o.(*keptRoute); ok {
+		w.Plans.Delete(r.namespace, r.name)
 	}
 }
 
-// transformRoute keeps nothing of a Route but who it is and its plan: there is one for each service
-// of the cluster.
+// keptRoute is what is kept of a Route: who it is and its plan. There is one for each service of
+// the cluster.
+type keptRoute struct {
+	identity
+	uid, plan string
+	created   time.Time
+}
+
 func transformRoute(o any) (any, error) {
-	r, ok := o.(*servingv1.Route)
-	if !ok {
-		return o, nil
+	if r, ok := o.(*servingv1.Route); ok {
+		return &keptRoute{identityOf(r), string(r.UID), r.Status.Annotations[names.PlanAnnotation], r.CreationTimestamp.Time}, nil
 	}
-	kept := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, UID: r.UID,
-		ResourceVersion: r.ResourceVersion, CreationTimestamp: r.CreationTimestamp}}
-	if text := r.Status.Annotations[names.PlanAnnotation]; text != "" {
-		kept.Status.Annotations = map[string]string{names.PlanAnnotation: text}
-	}
-	return kept, nil
+	return o, nil
 }

@@ -25,7 +25,6 @@ import (
 	"ebb.dev/ebb/api/client/informers/externalversions"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
-	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
 )
@@ -157,32 +156,30 @@ func follow(informer cache.SharedIndexInformer, transform cache.TransformFunc, c
 
 // revision brings the table to what the informer's store says of o now.
 func (w *Watch) revision(o any) {
-	r, ok := o.(*servingv1.Revision)
+	r, ok := o.(*keptRevision)
 	if !ok {
 		return
 	}
 	w.order.Lock()
 	defer w.order.Unlock()
-	key := backends.Key{Namespace: r.Namespace, Name: r.Name}
+	key := backends.Key{Namespace: r.namespace, Name: r.name}
 	// The store cannot fail: it is a map.
 	newest, exists, _ := w.revisions.GetStore().Get(o)
-	if r, ok = newest.(*servingv1.Revision); exists && ok {
-		w.Table.SetRevision(key, InfoOf(r, w.Settings.Load().Rules("")))
+	if r, ok = newest.(*keptRevision); exists && ok {
+		w.Table.SetRevision(key, r.info(w.Settings.Load().Rules("")))
 	} else {
 		w.Table.DeleteRevision(key)
 	}
 }
 
 func (w *Watch) slice(o any) {
-	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
-		key, endpoints := endpointsOf(s)
-		w.Table.SetSlice(key, s.Name, endpoints)
+	if s, ok := o.(*keptSlice); ok {
+		w.Table.SetSlice(s.key, s.name, s.endpoints)
 	}
 }
 
 func (w *Watch) sliceDeleted(o any) {
-	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
-		key, _ := endpointsOf(s)
-		w.Table.SetSlice(key, s.Name, nil)
+	if s, ok := o.(*keptSlice); ok {
+		w.Table.SetSlice(s.key, s.name, nil)
 	}
 }

@@ -41,7 +41,7 @@ func revision(change func(*servingv1.Revision)) *servingv1.Revision {
 	return r
 }
 
-func TestInfoOf(t *testing.T) {
+func TestWhatIsKnownOfARevision(t *testing.T) {
 	config := settings.Default().Rules("")
 	base := backends.Info{UID: "u", Service: "svc", Configuration: "cfg", Timeout: 300 * time.Second, Early: true}
 	with := func(change func(*backends.Info)) backends.Info {
@@ -106,15 +106,8 @@ func TestInfoOf(t *testing.T) {
 		}, with(func(i *backends.Info) { i.CutResponses = true })},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := revision(c.change)
-			if got := *InfoOf(r, config); got != c.want {
+			if got := *keepRevision(revision(c.change)).info(config); got != c.want {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
-			}
-			if _, err := transformRevision(r); err != nil {
-				t.Fatal(err)
-			}
-			if got := *InfoOf(r, config); got != c.want {
-				t.Errorf("what is kept gives %+v, want %+v", got, c.want)
 			}
 		})
 	}
@@ -127,10 +120,7 @@ func TestTheRulesForWhenItIsColdAreKept(t *testing.T) {
 			names.NeverWakePathsAnnotation: "/robots.txt", names.MaxWaitingAnnotation: "7"}
 		r.Status.Annotations = map[string]string{names.WaitingPageAnnotation: "soon", names.FallbackRevisionAnnotation: "spare-00001"}
 	})
-	if _, err := transformRevision(r); err != nil {
-		t.Fatal(err)
-	}
-	got := InfoOf(r, settings.Default().Rules("")).Cold
+	got := keepRevision(r).info(settings.Default().Rules("")).Cold
 	if got == nil || got.Page.Body != "soon" || got.FallbackRevision != "spare-00001" || got.Waiting() != 7 || !got.WakesNone("/robots.txt", "") {
 		t.Errorf("got %+v", got)
 	}
@@ -185,8 +175,8 @@ func TestOnlyThePlanOfARouteIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := o.(*servingv1.Route)
-	if len(kept.Labels)+len(kept.Annotations) > 0 || len(kept.Status.Annotations) != 1 || kept.UID != "u" || kept.CreationTimestamp.Unix() != 7 {
+	kept := o.(*keptRoute)
+	if kept.GetNamespace() != "ns" || kept.GetName() != "hello" || kept.uid != "u" || kept.created.Unix() != 7 || !strings.Contains(kept.plan, `"rev":"rev"`) {
 		t.Errorf("kept %+v", kept)
 	}
 }
