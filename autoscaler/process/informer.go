@@ -11,7 +11,9 @@ import (
 	"ebb.dev/ebb/api/client/informers/externalversions"
 	listers "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/internal/interned"
 )
 
 // autoscalers is the informer on PodAutoscalers.
@@ -24,16 +26,27 @@ type autoscalers struct {
 func newAutoscalers(client versioned.Interface) (*autoscalers, error) {
 	factory := externalversions.NewSharedInformerFactory(client, 0)
 	all := factory.Autoscaling().V1alpha1().PodAutoscalers()
-	err := all.Informer().SetTransform(func(o any) (any, error) {
-		if pa, ok := o.(*v1alpha1.PodAutoscaler); ok {
-			pa.ManagedFields = nil
-		}
-		return o, nil
-	})
-	if err != nil {
+	if err := all.Informer().SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("strip PodAutoscalers: %w", err)
 	}
 	return &autoscalers{factory, all.Informer(), all.Lister()}, nil
+}
+
+// trim drops what is not read: whose the object is, and how the last decision came about. What is
+// written to it are patches of what is known here.
+func trim(o any) (any, error) {
+	if pa, ok := o.(*v1alpha1.PodAutoscaler); ok {
+		pa.ManagedFields, pa.OwnerReferences, pa.Status.Decision = nil, nil, nil
+		kept := make(map[string]string, 2)
+		for _, key := range []string{names.ServiceLabel, names.ConfigurationLabel} {
+			if value, there := pa.Labels[key]; there {
+				kept[key] = value
+			}
+		}
+		pa.Labels = kept
+		interned.Object(pa)
+	}
+	return o, nil
 }
 
 // get returns nil when there is none.

@@ -33,6 +33,9 @@ const minimumCoefficient = 0.2
 // zero if a later second was recorded, because a silent activator has no traffic. Seconds marked by
 // Miss have an unknown value, so they never lower an average.
 type Window struct {
+	// length is in seconds. Before the first write, which a revision at zero may never have, there
+	// are no buckets.
+	length  int
 	values  []float64
 	missing []bool
 	// first and last are the seconds (Unix) of the oldest and the newest write. written is false
@@ -46,11 +49,7 @@ type Window struct {
 // one.
 func New(length time.Duration) *Window {
 	n := max(int(length.Round(time.Second)/time.Second), 1)
-	return &Window{
-		values:      make([]float64, n),
-		missing:     make([]bool, n),
-		coefficient: coefficient(n),
-	}
+	return &Window{length: n, coefficient: coefficient(n)}
 }
 
 func coefficient(buckets int) float64 {
@@ -58,7 +57,7 @@ func coefficient(buckets int) float64 {
 }
 
 // Length is the time the window covers.
-func (w *Window) Length() time.Duration { return time.Duration(len(w.values)) * time.Second }
+func (w *Window) Length() time.Duration { return time.Duration(w.length) * time.Second }
 
 // Add adds a value to the bucket of now. It reports false, and changes nothing, when the value is
 // not a finite number of at least zero, or is older than the window.
@@ -105,7 +104,10 @@ func (w *Window) Found(now time.Time) {
 
 // bucket advances the ring to a second and returns the index of its bucket.
 func (w *Window) bucket(second int64) (int, bool) {
-	n := int64(len(w.values))
+	n := int64(w.length)
+	if w.values == nil {
+		w.values, w.missing = make([]float64, n), make([]bool, n)
+	}
 	switch {
 	case !w.written || second-w.last >= n:
 		clear(w.values)
@@ -131,7 +133,7 @@ func index(second, n int64) int { return int(((second % n) + n) % n) }
 
 // Empty reports whether nothing was written within the window that ends at now.
 func (w *Window) Empty(now time.Time) bool {
-	return !w.written || now.Unix()-w.last >= int64(len(w.values))
+	return !w.written || now.Unix()-w.last >= int64(w.length)
 }
 
 // Average is the mean over the valid seconds of the window that ends at now, rounded to six
@@ -150,7 +152,7 @@ func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 	if w.Empty(now) {
 		return 0, true
 	}
-	n := int64(len(w.values))
+	n := int64(w.length)
 	end := max(now.Unix(), w.last)
 	low := max(w.first, end-n+1)
 	var known, knownWeight, missingWeight, present, presentWeight float64
@@ -203,7 +205,7 @@ func (w *Window) Known(now time.Time) int {
 	if w.Empty(now) {
 		return 0
 	}
-	n := int64(len(w.values))
+	n := int64(w.length)
 	count := 0
 	for s := w.last; s >= max(w.first, now.Unix()-n+1); s-- {
 		if !w.missing[index(s, n)] {
@@ -217,13 +219,14 @@ func (w *Window) Known(now time.Time) int {
 // annotation does not lose data.
 func (w *Window) Resize(length time.Duration) *Window {
 	r := New(length)
-	if len(r.values) == len(w.values) {
+	if r.length == w.length {
 		return w
 	}
 	if !w.written {
 		return r
 	}
-	n, m := int64(len(w.values)), int64(len(r.values))
+	n, m := int64(w.length), int64(r.length)
+	r.values, r.missing = make([]float64, m), make([]bool, m)
 	r.written, r.last = true, w.last
 	r.first = max(w.first, w.last-m+1)
 	for s := r.first; s <= r.last; s++ {
@@ -246,7 +249,7 @@ func (w *Window) Export() Contents {
 		return Contents{}
 	}
 	c := Contents{First: w.first, Values: make([]float64, 0, w.last-w.first+1)}
-	n := int64(len(w.values))
+	n := int64(w.length)
 	for s := w.first; s <= w.last; s++ {
 		value := w.values[index(s, n)]
 		if w.missing[index(s, n)] {
@@ -265,7 +268,7 @@ func (w *Window) Export() Contents {
 func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 	c.First += shift
 	until += shift
-	present, n := now.Unix(), int64(len(w.values))
+	present, n := now.Unix(), int64(w.length)
 	if len(c.Values) == 0 {
 		return true
 	}
