@@ -215,6 +215,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: AwakeRequestsAnnotation, On: setByEbb, Effect: "On a pod that has slept for long: its resource requests while it is awake."},
 	{Key: StartupLimitAnnotation, On: setByEbb, Effect: "On a pod: which container has more CPU while it starts, its CPU limit, and the one that it starts with."},
 	{Key: PodKeyAnnotation, On: setByEbb, Effect: "On a Deployment or pod: which key of the namespace its queue-proxy proves itself with; nothing of the key."},
+	{Key: RevisionHashAnnotation, On: setByEbb, Effect: "On a Deployment: the hash of what of it comes from the Revision itself."},
 	{Key: SystemTLSAnnotation, On: setByEbb, Effect: "On a Deployment or Service: its pods serve TLS."},
 	{Key: PlanAnnotation, On: setByEbb, Effect: "In the status of a Route: where activators send requests for its hosts."},
 	{Key: NeededByAnnotation, On: setByEbb, Effect: "On the Service of a Revision, where hosts may rest: which Routes have HTTPRoutes that may name it."},

@@ -261,6 +261,11 @@ const (
 	// the public Service of a revision once gateways may use its port 443.
 	SystemTLSAnnotation = NetworkingInternalGroup + "/system-internal-tls"
 
+	// RevisionHashAnnotation stands on a Deployment: the hash of what of it comes from the Revision
+	// itself. With the hash of the whole it tells a change the user made from one that only a new
+	// version of Ebb or a new setting makes.
+	RevisionHashAnnotation = ServingGroup + "/revision-hash"
+
 	// PodKeyAnnotation stands on a Deployment, and on its pods if they have the key of their
 	// namespace in the environment: it names the key.
 	PodKeyAnnotation = "serving.ebb.dev/pod-key"

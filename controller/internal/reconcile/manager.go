@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
@@ -24,7 +23,6 @@ import (
 
 	ebbinformers "ebb.dev/ebb/api/client/informers/externalversions"
 	ebbscheme "ebb.dev/ebb/api/client/versioned/scheme"
-	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/telemetry"
@@ -302,35 +300,6 @@ func (mgr *Manager) followSettings(ctx context.Context, controllers []*Controlle
 			c.EnqueueAll(within)
 		}
 	}
-}
-
-// Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which
-// are often half of an object, the pod template of Deployments, and of pods everything but the
-// state.
-func Trim(object any) (any, error) {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		return gone, nil
-	}
-	if m, ok := object.(metav1.Object); ok {
-		m.SetManagedFields(nil)
-	}
-	if pod, ok := object.(*corev1.Pod); ok {
-		pod.Annotations = nil
-		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
-		pod.Status = corev1.PodStatus{
-			Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, PodIP: pod.Status.PodIP,
-			Reason: pod.Status.Reason, Message: pod.Status.Message, StartTime: pod.Status.StartTime,
-			ContainerStatuses: pod.Status.ContainerStatuses, InitContainerStatuses: pod.Status.InitContainerStatuses,
-		}
-	}
-	if m, ok := object.(*corev1.ConfigMap); ok && m.Labels[names.WaitingPageLabel] != "" {
-		m.BinaryData = nil
-	}
-	if d, ok := object.(*appsv1.Deployment); ok {
-		// A hash in the metadata stands for its content.
-		d.Spec.Template.Spec = corev1.PodSpec{}
-	}
-	return object, nil
 }
 
 func eventScheme() *runtime.Scheme {

@@ -2,11 +2,13 @@ package revision
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -32,7 +34,14 @@ func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s 
 	if err != nil {
 		return nil, err
 	}
-	after, outcome, err := apply.Child(ctx, r.mgr.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", rev,
+	client := r.mgr.Kube.AppsV1().Deployments(rev.Namespace)
+	if found && due(have, want) {
+		// The cache has only a part of it, and an update with that would take away the rest.
+		if have, err = client.Get(ctx, have.Name, metav1.GetOptions{}); err != nil {
+			return nil, fmt.Errorf("read Deployment %s/%s: %w", want.Namespace, want.Name, err)
+		}
+	}
+	after, outcome, err := apply.Child(ctx, client, "Deployment", rev,
 		have, found, want, mergeDeployment)
 	if outcome == apply.Created && err == nil && !reconcile.IsNew(rev) {
 		r.mgr.Events.Eventf(rev, corev1.EventTypeNormal, "Created", "Created Deployment %q", after.Name)

@@ -20,11 +20,6 @@ import (
 	"ebb.dev/ebb/standby"
 )
 
-// ownHashAnnotation carries the hash of what of the Deployment comes from the Revision itself. With
-// the hash of the whole it tells a change the user made from one that only a new version of Ebb or
-// a new setting makes.
-const ownHashAnnotation = "serving.knative.dev/revision-hash"
-
 // MakeDeployment is the Deployment of a revision. replicas is what a new one starts with; an
 // existing one keeps its own.
 func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1.Deployment, error) {
@@ -71,7 +66,7 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	hashed := d.Spec.DeepCopy()
 	hashed.Replicas = nil // the autoscaler's
 	d.Labels[names.DeploymentHashLabel] = hashOf(hashed, d.Labels, podAnnotations(rev))
-	d.Annotations[ownHashAnnotation] = ownHash(rev)
+	d.Annotations[names.RevisionHashAnnotation] = ownHash(rev)
 	d.Annotations[names.PodKeyAnnotation] = in.KeyName
 	if in.TLS {
 		d.Annotations[names.SystemTLSAnnotation] = "true"
@@ -127,9 +122,9 @@ func due(have, want *appsv1.Deployment) bool {
 	switch {
 	case have.Labels[names.DeploymentHashLabel] == want.Labels[names.DeploymentHashLabel]:
 		return false
-	case have.Annotations[ownHashAnnotation] == "":
+	case have.Annotations[names.RevisionHashAnnotation] == "":
 		return atZero(have)
-	case have.Annotations[ownHashAnnotation] != want.Annotations[ownHashAnnotation]:
+	case have.Annotations[names.RevisionHashAnnotation] != want.Annotations[names.RevisionHashAnnotation]:
 		return true
 	case have.Annotations[names.SystemTLSAnnotation] == "" && want.Annotations[names.SystemTLSAnnotation] != "":
 		return true

@@ -89,7 +89,7 @@ func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 	deployment := func(whole, own string, replicas, running int32) *appsv1.Deployment {
 		return &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{names.DeploymentHashLabel: whole},
-				Annotations: map[string]string{ownHashAnnotation: own, names.SystemTLSAnnotation: "true"}},
+				Annotations: map[string]string{names.RevisionHashAnnotation: own, names.SystemTLSAnnotation: "true"}},
 			Spec:   appsv1.DeploymentSpec{Replicas: &replicas},
 			Status: appsv1.DeploymentStatus{Replicas: running},
 		}
@@ -200,20 +200,20 @@ func TestTheHashOfTheRevisionDoesNotKnowTheSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if before.Annotations[ownHashAnnotation] != after.Annotations[ownHashAnnotation] {
+	if before.Annotations[names.RevisionHashAnnotation] != after.Annotations[names.RevisionHashAnnotation] {
 		t.Error("a setting changed the Revision's own hash, so it would restart pods")
 	}
 	if before.Labels[names.DeploymentHashLabel] == after.Labels[names.DeploymentHashLabel] {
 		t.Error("a setting did not change the hash of the whole, so it would never arrive")
 	}
 	rev.Spec.Containers[0].Image = "x:2"
-	if own := ownHash(rev); own == before.Annotations[ownHashAnnotation] {
+	if own := ownHash(rev); own == before.Annotations[names.RevisionHashAnnotation] {
 		t.Error("another image did not change the Revision's own hash")
 	}
 	rev, _ = readCase(t, "testdata/plain.in.yaml")
 	rev.Annotations[names.MinScaleAnnotation] = "5"
 	rev.Labels[names.RoutingStateLabel] = string(names.RoutingReserve)
-	if own := ownHash(rev); own != before.Annotations[ownHashAnnotation] {
+	if own := ownHash(rev); own != before.Annotations[names.RevisionHashAnnotation] {
 		t.Error("scale or routing changed the Revision's own hash, so it would restart pods")
 	}
 }

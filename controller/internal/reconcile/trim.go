@@ -1,0 +1,69 @@
+package reconcile
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/cache"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/internal/interned"
+)
+
+// Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which
+// are often half of an object, of Deployments everything but their state and what tells of which
+// input they were made, and of pods everything but the state. Of all other kinds the whole object
+// is there: children are compared with what they are to be, and written.
+func Trim(object any) (any, error) {
+	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		return gone, nil
+	}
+	if m, ok := object.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+	}
+	switch o := object.(type) {
+	case *corev1.Pod:
+		o.Annotations = nil
+		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
+		o.Status = corev1.PodStatus{
+			Phase: o.Status.Phase, Conditions: o.Status.Conditions, PodIP: o.Status.PodIP,
+			Reason: o.Status.Reason, Message: o.Status.Message, StartTime: o.Status.StartTime,
+			ContainerStatuses: o.Status.ContainerStatuses, InitContainerStatuses: o.Status.InitContainerStatuses,
+		}
+	case *corev1.ConfigMap:
+		if o.Labels[names.WaitingPageLabel] != "" {
+			o.BinaryData = nil
+		}
+	case *appsv1.Deployment:
+		trimDeployment(o)
+	}
+	if _, ok := object.(*unstructured.Unstructured); !ok {
+		interned.Object(object)
+	}
+	return object, nil
+}
+
+// trimDeployment leaves what the reconcilers of Revisions read. One that is to be written is read
+// anew.
+func trimDeployment(d *appsv1.Deployment) {
+	d.Labels = only(d.Labels, names.RevisionUIDLabel, names.RevisionLabel, names.DeploymentHashLabel)
+	d.Annotations = only(d.Annotations, names.RevisionHashAnnotation, names.PodKeyAnnotation, names.SystemTLSAnnotation)
+	template := metav1.ObjectMeta{Annotations: only(d.Spec.Template.Annotations, names.PodKeyAnnotation)}
+	d.Spec = appsv1.DeploymentSpec{Replicas: d.Spec.Replicas, ProgressDeadlineSeconds: d.Spec.ProgressDeadlineSeconds,
+		Template: corev1.PodTemplateSpec{ObjectMeta: template}}
+}
+
+// only returns the entries of a map with these keys.
+func only(m map[string]string, keys ...string) map[string]string {
+	var out map[string]string
+	for _, key := range keys {
+		if value, there := m[key]; there {
+			if out == nil {
+				out = make(map[string]string, len(keys))
+			}
+			out[key] = value
+		}
+	}
+	return out
+}

@@ -1,0 +1,57 @@
+package interned
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type object struct {
+	Name   string
+	Long   string
+	Labels map[string]string
+	Inner  []inner
+	Next   *object
+	Bytes  []byte
+	Any    map[string]any
+	At     time.Time
+	hidden string
+}
+
+type inner struct{ Reason string }
+
+func example() *object {
+	fresh := func(s string) string { return string([]byte(s)) }
+	return &object{Name: fresh("hello"), Long: strings.Repeat("x", 200), Labels: map[string]string{fresh("a key"): fresh("hello"), "": ""}, Inner: []inner{{fresh("Deploying")}},
+		Next: &object{Name: fresh("hello")}, Bytes: []byte("hello"), Any: map[string]any{"a": "b"}, At: time.Unix(1, 0), hidden: fresh("hello")}
+}
+
+func TestObjectsReadTheSameAndShareTheirStrings(t *testing.T) {
+	one, two := example(), example()
+	Object(one)
+	Object(two)
+	if diff := cmp.Diff(example(), one, cmp.AllowUnexported(object{})); diff != "" {
+		t.Errorf("it is another object: %s", diff)
+	}
+	same := func(what, a, b string) {
+		if unsafe.StringData(a) != unsafe.StringData(b) {
+			t.Errorf("two copies of %s", what)
+		}
+	}
+	same("a field", one.Name, two.Name)
+	same("a field and another object's", one.Name, two.Next.Name)
+	same("a value", one.Name, two.Labels["a key"])
+	same("a field in a list", one.Inner[0].Reason, two.Inner[0].Reason)
+	for a := range one.Labels {
+		for b := range two.Labels {
+			if a == b && a != "" {
+				same("a key", a, b)
+			}
+		}
+	}
+	Object((*object)(nil))
+	Object(nil)
+}
