@@ -57,6 +57,11 @@ func (w *writers) begin(t *testing.T, s *server, name string, scheme Scheme, ran
 			if w.until[bucket] == nil {
 				w.until[bucket] = map[string]time.Time{}
 			}
+			for other, theirs := range w.until[bucket] {
+				if now := time.Now(); other != name && now.Before(theirs) && now.Before(until) {
+					t.Errorf("%s may write in %s for %s, and %s for %s", name, bucket, until.Sub(now), other, theirs.Sub(now))
+				}
+			}
 			w.until[bucket][name] = until
 		}
 		won := e.Won
@@ -174,6 +179,92 @@ func TestNobodyMayWriteBesideAnotherWhateverIsThoughtOfThem(t *testing.T) {
 	t.Logf("a bucket had another owner %d times", won)
 	if won < 5*rounds {
 		t.Errorf("a bucket had another owner only %d times: the test tests little", won)
+	}
+}
+
+// atTheNextRenewal waits until the server has taken a renewal of the holder, which is called dead,
+// and calls do before the answer goes out.
+func (w *writers) atTheNextRenewal(s *server, holder *replica, do func()) {
+	taken := make(chan struct{})
+	s.taken.Store(new(func() {
+		do()
+		close(taken)
+	}))
+	w.think(holder.name, Dead)
+	<-taken
+}
+
+// The holder is cut off or paused just then. As soon as it goes on, it has the answer, and another
+// one has the Lease.
+func TestALateAnswerLetsNobodyWriteBesideAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newServer(), newWriters()
+		a := w.begin(t, s, "a", quick(1), source(1), 0)
+		time.Sleep(time.Second)
+		b := w.begin(t, s, "b", quick(1), source(2), 0)
+		time.Sleep(20 * time.Second)
+		w.atTheNextRenewal(s, a, func() { a.slow.Store(int64(8 * time.Second)) })
+		time.Sleep(7 * time.Second)
+		a.slow.Store(0)
+		time.Sleep(20 * time.Second)
+		if len(a.holds()) != 0 || len(b.holds()) != 1 {
+			t.Errorf("a holds %v, b %v", a.holds(), b.holds())
+		}
+		b.end()
+		a.end()
+	})
+}
+
+// The answer is lost. The elector then renews once more with the time of the renewal that was
+// taken, so nothing changes, and nobody sees it.
+func TestARenewalThatChangesNothingProlongsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newServer(), newWriters()
+		a := w.begin(t, s, "a", quick(1), source(1), 0)
+		time.Sleep(time.Second)
+		b := w.begin(t, s, "b", quick(1), source(2), 0)
+		time.Sleep(20 * time.Second)
+		w.atTheNextRenewal(s, a, func() {
+			a.slow.Store(int64(2 * time.Second))
+			a.cut.Store(true)
+		})
+		time.Sleep(2500 * time.Millisecond)
+		a.slow.Store(0)
+		a.cut.Store(false)
+		time.Sleep(20 * time.Second)
+		if len(a.holds())+len(b.holds()) != 1 {
+			t.Errorf("a holds %v, b %v", a.holds(), b.holds())
+		}
+		b.end()
+		a.end()
+	})
+}
+
+// What is read is older than what the events told before the answer came.
+func TestAnAnswerThatRenewalsOvertookDelaysNothing(t *testing.T) {
+	for seed := range int64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			s, w := newServer(), newWriters()
+			a := w.begin(t, s, "a", usual(1), source(seed), 0)
+			time.Sleep(time.Second)
+			b := w.begin(t, s, "b", usual(1), source(seed+100), 0)
+			time.Sleep(20 * time.Second)
+			b.slow.Store(int64(25 * time.Second)) // two renewals
+			time.Sleep(time.Minute + time.Duration(source(seed).Int63n(int64(time.Minute))))
+			a.cut.Store(true)
+			w.think("a", Dead)
+			renewed := s.spec(t, "controller.00-of-01").RenewTime.Time
+			time.Sleep(time.Second)
+			b.slow.Store(0)
+			for len(b.holds()) == 0 && time.Since(renewed) < 2*time.Minute {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if took := time.Since(renewed); took > 30*time.Second {
+				t.Errorf("seed %d: %v after the last renewal", seed, took)
+			}
+			b.end()
+			a.end()
+		})
 	}
 }
 

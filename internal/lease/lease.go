@@ -66,7 +66,8 @@ type Election struct {
 	// Renewed, if set, is called before Won and after each renewal, with the time until which this
 	// replica may write what two must not write at once. It is sooner than Lost is called: a
 	// replica whose node seems dead loses its Lease before that (Dead). While the API server takes
-	// more than a seventh of a Lease's duration for a renewal, it can be too late by the rest.
+	// more than a seventh of a Lease's duration for one renewal after the other, it can be too late
+	// by the rest.
 	Renewed func(bucket string, until time.Time)
 	// Holder, if set, is called with the other replica that holds a bucket, "" when none does.
 	Holder func(bucket, identity string)

@@ -34,11 +34,18 @@ type server struct {
 	*apiservertest.Store
 	transport http.RoundTripper
 	writes    atomic.Int64
+	taken     atomic.Pointer[func()] // called once, when a write was taken, before the answer goes out
 }
 
 func newServer() *server {
 	store, config := apiservertest.New()
-	return &server{Store: store, transport: config.Transport}
+	s := &server{Store: store, transport: config.Transport}
+	store.Written = func(apiservertest.Write) {
+		if do := s.taken.Swap(nil); do != nil {
+			(*do)()
+		}
+	}
+	return s
 }
 
 // link is one replica's way to the server. Each call takes a moment before it arrives and one

@@ -35,6 +35,7 @@ type seat struct {
 	until  time.Time          // when the bucket is lost if no renewal succeeds
 	may    time.Time          // until when this replica may write
 	lasts  time.Duration      // of the Lease as it was written last
+	late   bool               // the answer to the last renewal was
 	expire *time.Timer        // fires at until
 	holder string             // the other replica that holds it
 	theirs theirs
@@ -48,7 +49,6 @@ type theirs struct {
 	renewed time.Time // as the holder's clock says
 	lasts   time.Duration
 	seen    time.Time
-	before  time.Time // renewed, before this
 }
 
 // run runs one elector after another until ctx ends, then gives up the bucket.
@@ -87,13 +87,14 @@ func (s *seat) config() leaderelection.LeaderElectionConfig {
 	// A replica must stop before its Lease expires for the others. The elector counts from the end
 	// of a renewal and adds a retry period, so it could stop too late. The API stores whole
 	// seconds.
-	patience := min(t.RenewDeadline+(t.LeaseDuration-t.RenewDeadline)/2, t.LeaseDuration.Truncate(time.Second))
+	lasts := t.LeaseDuration.Truncate(time.Second)
+	patience := min(t.RenewDeadline+(t.LeaseDuration-t.RenewDeadline)/2, lasts)
 	retry := t.RetryPeriod
 	if float64(retry)*leaderelection.JitterFactor < float64(t.RenewDeadline) { // else it is refused
-		retry = min(retry, mayWrite(t.LeaseDuration)/2) // it renews twice while it may write
+		retry = min(retry, mayWrite(lasts)/2) // it renews twice while it may write
 	}
 	return leaderelection.LeaderElectionConfig{
-		Lock: lock{seat: s, patience: patience, lasts: t.LeaseDuration.Truncate(time.Second), LeaseLock: &resourcelock.LeaseLock{
+		Lock: lock{seat: s, patience: patience, lasts: lasts, LeaseLock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: s.Namespace, Name: s.name},
 			Client:     s.Client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: s.Identity},
@@ -131,7 +132,7 @@ func (s *seat) sees(l coordinationv1.LeaseSpec) {
 	if holder == "" && s.again != nil {
 		s.again()
 	}
-	s.overLocked(resourcelock.LeaseSpecToLeaderElectionRecord(&l))
+	s.overLocked(resourcelock.LeaseSpecToLeaderElectionRecord(&l), time.Now())
 	if holder == s.Identity {
 		holder = ""
 	}
@@ -143,23 +144,24 @@ func (s *seat) sees(l coordinationv1.LeaseSpec) {
 	}
 }
 
-// over takes the Lease as it was read, and reports whether it is another's and has not been renewed
-// for as long as it lasts.
-func (s *seat) over(l *resourcelock.LeaderElectionRecord) bool {
+// over takes the Lease as it was read from began on, and reports whether it is another's and has
+// not been renewed for as long as it lasts.
+func (s *seat) over(l *resourcelock.LeaderElectionRecord, began time.Time) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.drop == nil && s.overLocked(l)
+	return s.drop == nil && s.overLocked(l, began)
 }
 
-func (s *seat) overLocked(l *resourcelock.LeaderElectionRecord) bool {
+func (s *seat) overLocked(l *resourcelock.LeaderElectionRecord, began time.Time) bool {
+	if began.Before(s.theirs.seen) { // an event may have overtaken the answer
+		return s.theirs.over()
+	}
 	if l.HolderIdentity == "" || l.HolderIdentity == s.Identity {
 		s.watchLocked(theirs{})
 		return false
 	}
-	was := s.theirs
-	now := theirs{l.HolderIdentity, l.RenewTime.Time, time.Duration(l.LeaseDurationSeconds) * time.Second, time.Now(), was.renewed}
-	late := now.holder == was.holder && now.renewed.Equal(was.before) // an answer that an event overtook
-	if !late && (!now.renewed.Equal(was.renewed) || now.holder != was.holder || now.lasts != was.lasts) {
+	now, was := theirs{l.HolderIdentity, l.RenewTime.Time, time.Duration(l.LeaseDurationSeconds) * time.Second, time.Now()}, s.theirs
+	if !now.renewed.Equal(was.renewed) || now.holder != was.holder || now.lasts != was.lasts {
 		s.watchLocked(now)
 	}
 	return s.theirs.over()
@@ -232,16 +234,19 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// renewed is called after each successful write of the Lease, which began at began.
+// renewed is called after each successful write of the Lease. began is the time in it.
 func (s *seat) renewed(began time.Time, l lock) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	may := began.Add(mayWrite(l.lasts))
-	// Behind a slow API server it is to write now and then, too.
-	if least := time.Now().Add(l.lasts / 5); least.After(may) {
+	// Behind a slow API server it is to write now and then, too. But one answer alone can be late
+	// because this replica was cut off or paused, and then another may have the Lease already.
+	least := time.Now().Add(l.lasts / 5)
+	late := least.After(may)
+	if late && s.late {
 		may = least
 	}
-	s.lasts = l.lasts
+	s.lasts, s.late = l.lasts, late
 	s.boundLocked(began.Add(l.patience), may)
 	left := time.Until(s.until)
 	if s.drop != nil {
@@ -280,7 +285,7 @@ func (s *seat) loseLocked() {
 	}
 	s.expire.Stop()
 	s.drop()
-	s.drop = nil
+	s.drop, s.late = nil, false
 	s.Log.Info("lease lost", "lease", s.name)
 	s.Lost(s.name)
 }
@@ -295,11 +300,12 @@ type lock struct {
 
 // Get implements resourcelock.Interface.
 func (l lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	began := time.Now()
 	record, raw, err := l.LeaseLock.Get(ctx)
 	switch {
 	case err == nil && record.HolderIdentity != l.Identity():
 		l.seat.lose()
-		if l.seat.over(record) {
+		if l.seat.over(record, began) {
 			free := *record
 			free.HolderIdentity = ""
 			record = &free
@@ -312,16 +318,18 @@ func (l lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []by
 
 // Create implements resourcelock.Interface.
 func (l lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(func() error { return l.LeaseLock.Create(ctx, record) })
+	return l.write(record, func() error { return l.LeaseLock.Create(ctx, record) })
 }
 
 // Update implements resourcelock.Interface.
 func (l lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(func() error { return l.LeaseLock.Update(ctx, record) })
+	return l.write(record, func() error { return l.LeaseLock.Update(ctx, record) })
 }
 
-func (l lock) write(write func() error) error {
-	began := time.Now()
+// write counts from the time in the record. If the answer to a renewal is lost, the elector writes
+// the same record again: then nothing changes, and others count from the first time.
+func (l lock) write(record resourcelock.LeaderElectionRecord, write func() error) error {
+	began := record.RenewTime.Time
 	l.seat.renewing(began, l)
 	err := write()
 	if err == nil {
