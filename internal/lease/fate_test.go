@@ -240,6 +240,30 @@ func TestARenewalThatChangesNothingProlongsNothing(t *testing.T) {
 	})
 }
 
+// The API server says nothing of a holder's pod.
+func TestSettingsDoNotWaitForWhatIsKnownOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newServer(), newWork()
+		a := w.begin(t, s, "a", quick(1), source(1), 0)
+		time.Sleep(time.Second)
+		b := w.begin(t, s, "b", quick(1), source(2), 0, func(e *Election) {
+			e.Fate = func(ctx context.Context, _ string) Fate {
+				<-ctx.Done()
+				return Lives
+			}
+		})
+		time.Sleep(10 * time.Second)
+		b.cell.set(quick(2))
+		select {
+		case <-b.ended:
+		case <-time.After(10 * time.Second):
+			t.Error("after 10 s it goes by the old settings")
+			b.end()
+		}
+		a.end()
+	})
+}
+
 // What is read is older than what the events told before the answer came.
 func TestAnAnswerThatRenewalsOvertookDelaysNothing(t *testing.T) {
 	for seed := range int64(20) {

@@ -18,6 +18,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -104,16 +105,15 @@ func (e *Election) Run(ctx context.Context) error {
 			}
 		})
 	}
-	check := time.NewTicker(fatePeriod)
-	defer check.Stop()
+	group.Go(func() {
+		wait.UntilWithContext(running, func(ctx context.Context) { e.freeEnded(ctx, seats) }, fatePeriod)
+	})
 	for running.Err() == nil {
 		if names := scheme.Names(); !slices.Equal(names, e.Buckets) {
 			stop(fmt.Errorf("%w from %v to %v: the process must restart", ErrRenamed, e.Buckets, names))
 		}
 		select {
 		case <-running.Done():
-		case <-check.C:
-			e.freeEnded(running, seats)
 		case <-replaced:
 			scheme, replaced = e.Scheme()
 			for _, s := range seats {
@@ -151,7 +151,8 @@ func follow(leases informers.SharedInformerFactory, seats map[string]*seat) erro
 // fatePeriod is how often Election.Fate is asked.
 const fatePeriod = time.Second
 
-// freeEnded frees the Leases of holders that have ended.
+// freeEnded frees the Leases of holders that have ended. Nothing waits for it: it takes as long as
+// the API server does.
 func (e *Election) freeEnded(ctx context.Context, seats map[string]*seat) {
 	fates := map[string]Fate{}
 	for name, s := range seats {
