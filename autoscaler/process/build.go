@@ -149,7 +149,7 @@ func (p *process) decide(scales kubernetes.Interface, client versioned.Interface
 		recorder, log)
 	p.writer.Clock, p.writer.ObserveWrite = clock, p.durations.write
 	resizer := &tend.Resizer{Kube: kube}
-	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: p.keys, Log: log, Port: p.scraper.Port, Resizer: resizer, Changed: p.changed,
+	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: p.keys, MayWrite: p.election.MayWrite, Log: log, Port: p.scraper.Port, Resizer: resizer, Changed: p.changed,
 		Tell: func(key loop.Key, reason, message string) {
 			if pa := p.autos.get(key.Namespace, key.Name); pa != nil {
 				recorder.Event(pa, corev1.EventTypeNormal, reason, message)

@@ -58,6 +58,9 @@ type Tender struct {
 	// Ask asks pods for their stats.
 	Ask  func(context.Context, loop.Key, []pods.Pod, func(pods.Pod, wire.Stat))
 	Keys func() wire.Keys
+	// MayWrite reports whether another replica cannot decide for a revision now. Otherwise its pods
+	// may wake, but no more of them fall asleep.
+	MayWrite func(loop.Key) bool
 	// Resizer, if set, resizes the pods that sleep for long.
 	Resizer *Resizer
 	// Changed is called with a revision of which a pod fell asleep or woke. It does not block.
@@ -228,7 +231,7 @@ func (t *Tender) look(ctx context.Context, key loop.Key, s revision.PodOrders) (
 			func() string { return "frozen for at least " + compressAfter.String() })
 	}
 	for _, pod := range asleep {
-		if t.Resizer != nil && pod.Shrunk == "" && !pod.Since.IsZero() && time.Since(pod.Since) >= shrinkAfter {
+		if t.Resizer != nil && pod.Shrunk == "" && !pod.Since.IsZero() && time.Since(pod.Since) >= shrinkAfter && t.MayWrite(key) {
 			t.fit(t.Resizer.shrink(ctx, key, pod.Name))
 		}
 	}
@@ -238,6 +241,9 @@ func (t *Tender) look(ctx context.Context, key loop.Key, s revision.PodOrders) (
 // order tells pods to sleep at a level or to wake, and why. depth is what each that takes the order
 // counts as until it says more itself. It reports whether one took it.
 func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level string, depth uint8, counter *atomic.Int64, why func() string) bool {
+	if level != wire.LevelAwake && !t.MayWrite(key) {
+		return false
+	}
 	token := t.Keys().Token(key.Namespace, key.Name)
 	var taken atomic.Int64
 	var group sync.WaitGroup

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/kubernetes/fake"
+
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
 	"ebb.dev/ebb/autoscaler/revision"
@@ -104,7 +106,7 @@ func (h *house) Said(_ loop.Key, pod string, depth uint8, _ string) bool {
 
 func (h *house) tender() *Tender {
 	return &Tender{Index: h, Keys: func() wire.Keys { return h.keys }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Port: h.port,
-		Changed: func(loop.Key) {},
+		Changed: func(loop.Key) {}, MayWrite: func(loop.Key) bool { return true },
 		Tell: func(_ loop.Key, reason, message string) {
 			h.mutex.Lock()
 			defer h.mutex.Unlock()
@@ -205,6 +207,20 @@ func TestAnotherPodIsToldAfterOneThatDidNotFollow(t *testing.T) {
 	tender.deaf = map[target]time.Time{{key, "long ago"}: time.Now().Add(-deafFor)}
 	if tender.noteDeaf(key, "d", true); len(tender.deaf) != 1 {
 		t.Errorf("deaf are %v", tender.deaf)
+	}
+}
+
+// Another replica may decide already, and want them awake.
+func TestWhoMayNotWritePutsNoPodToSleep(t *testing.T) {
+	for _, orders := range []revision.PodOrders{{Sleep: 1, Level: standby.Frozen}, {Look: true, Level: standby.Compressed}, {Wake: 1}} {
+		h := newHouse(t, pods.Pod{Name: "a"}, pods.Pod{Name: "b", Depth: frozen, Since: time.Now().Add(-time.Hour)})
+		tender := h.tender()
+		cluster := fake.NewClientset()
+		tender.Resizer, tender.MayWrite = &Resizer{Kube: cluster}, func(loop.Key) bool { return false }
+		tender.tend(t.Context(), key, orders, why)
+		if want := int(orders.Wake); len(h.told) != want || want > 0 && h.told["b"] != wire.LevelAwake || len(cluster.Actions()) > 0 {
+			t.Errorf("%+v: told %v, and the API server %v", orders, h.told, cluster.Actions())
+		}
 	}
 }
 
