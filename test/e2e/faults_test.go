@@ -164,13 +164,9 @@ func TestARequestAtZeroIsAnsweredWhenTheAPIServerIsBack(t *testing.T) {
 		_, err := s.Kube.AppsV1().Deployments(s.namespace).Patch(s.ctx, "plain", types.MergePatchType, []byte(`{"spec":{"replicas":1}}`), metav1.PatchOptions{}, "scale")
 		return err == nil, fmt.Sprint(err), nil
 	})
-	s.until("the plain pod is ready", func() (bool, string, error) {
-		d, err := s.Kube.AppsV1().Deployments(s.namespace).Get(s.ctx, "plain", metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error(), nil
-		}
-		return d.Status.ReadyReplicas == 1, fmt.Sprintf("%+v", d.Status), nil
-	})
+	if err := s.AwaitDeployment(s.ctx, s.namespace, "plain"); err != nil {
+		t.Fatal(err)
+	}
 	plain := time.Since(back)
 	all.Wait()
 	if reply.Status != http.StatusOK {

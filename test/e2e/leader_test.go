@@ -14,7 +14,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -165,14 +164,7 @@ func (s *story) watchLowestScale(deployment string) (lowest func() int32) {
 // readyPods counts the Ready pods of a Service.
 func (s *story) readyPods(name string) (ready int, err error) {
 	pods, err := s.Pods(s.ctx, s.namespace, name, false)
-	for i := range pods {
-		for _, c := range pods[i].Status.Conditions {
-			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-				ready++
-			}
-		}
-	}
-	return ready, err
+	return len(cluster.ReadyPods(pods)), err
 }
 
 func (s *story) scaleAutoscalers(replicas int32) (back func(ctx context.Context) error) {
@@ -194,14 +186,7 @@ func (s *story) scaleComponent(name string, replicas int32) (back func(ctx conte
 		if _, err := deployments.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("scale the %s to %d: %w", name, n, err)
 		}
-		return cluster.Until(ctx, func() (bool, string, error) {
-			d, err := deployments.Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return false, err.Error(), nil
-			}
-			return d.Status.ObservedGeneration >= d.Generation && d.Status.ReadyReplicas == n && d.Status.Replicas == n,
-				fmt.Sprintf("%d of %d replicas of the %s are ready", d.Status.ReadyReplicas, n, name), nil
-		})
+		return s.AwaitDeployment(ctx, cluster.System, name)
 	}
 	back = func(ctx context.Context) error { return set(ctx, *before.Spec.Replicas) }
 	s.Cleanup(func() {

@@ -116,11 +116,12 @@ func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 		t.Errorf("queued while the activator was deleted: %v", failed)
 	}
 	s.until("an activator is ready again", func() (bool, string, error) {
-		deployment, err := s.Kube.AppsV1().Deployments(cluster.System).Get(s.ctx, s.Program("activator"), metav1.GetOptions{})
+		pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=" + s.Program("activator")})
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		return deployment.Status.ReadyReplicas >= 1, fmt.Sprintf("%d ready", deployment.Status.ReadyReplicas), nil
+		ready := len(cluster.ReadyPods(pods.Items))
+		return ready >= 1, fmt.Sprintf("%d ready", ready), nil
 	})
 	if err := later.Stop().Err(10); err != nil {
 		t.Errorf("sent at zero, after the activator was deleted: %v", err)

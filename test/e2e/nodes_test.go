@@ -79,11 +79,9 @@ func (s *story) awaitReadyPods(name, but string, n int) {
 			return false, err.Error(), nil
 		}
 		ready := 0
-		for _, pod := range pods {
-			for _, c := range pod.Status.Conditions {
-				if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && pod.Spec.NodeName != but {
-					ready++
-				}
+		for _, pod := range cluster.ReadyPods(pods) {
+			if pod.Spec.NodeName != but {
+				ready++
 			}
 		}
 		return ready >= n, fmt.Sprintf("%d pods", ready), nil

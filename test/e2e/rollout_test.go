@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -340,12 +339,8 @@ func (s *story) clients(n int) (addresses []string) {
 			return false, err.Error(), nil
 		}
 		addresses = nil
-		for i := range pods.Items {
-			for _, c := range pods.Items[i].Status.Conditions {
-				if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-					addresses = append(addresses, pods.Items[i].Status.PodIP)
-				}
-			}
+		for _, pod := range cluster.ReadyPods(pods.Items) {
+			addresses = append(addresses, pod.Status.PodIP)
 		}
 		return len(addresses) == n, fmt.Sprintf("%d of %d", len(addresses), n), nil
 	})

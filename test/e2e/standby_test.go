@@ -85,7 +85,7 @@ func TestAPodFallsAsleepAndWakes(t *testing.T) {
 	for range 2 {
 		s.until("the pod is not ready", func() (bool, string, error) {
 			found := s.onlyPod("sleeper")
-			return !isPodReady(found), describePod(found), nil
+			return !cluster.PodIsReady(&found), describePod(found), nil
 		})
 		object, err := s.Get(s.ctx, services, s.namespace, "sleeper")
 		if err != nil {
@@ -97,7 +97,7 @@ func TestAPodFallsAsleepAndWakes(t *testing.T) {
 		s.answersFrom(url, pod)
 		s.until("the pod is ready again", func() (bool, string, error) {
 			found := s.onlyPod("sleeper")
-			return isPodReady(found), describePod(found), nil
+			return cluster.PodIsReady(&found), describePod(found), nil
 		})
 		s.awaitAsleep("sleeper", 1, 0)
 	}
@@ -199,7 +199,7 @@ func (s *story) keepsABusyPod(name string, v service) {
 	case <-time.After(30 * time.Second):
 	}
 	found, err := s.Kube.CoreV1().Pods(s.namespace).Get(s.ctx, pod, metav1.GetOptions{})
-	if err != nil || found.DeletionTimestamp != nil || !isPodReady(*found) {
+	if err != nil || found.DeletionTimestamp != nil || !cluster.PodIsReady(found) {
 		s.Fatalf("the busy pod: %v %s", err, describePod(*found))
 	}
 	switch name {
@@ -299,15 +299,6 @@ func TestTheBusyProgramOfTwoKeepsItsPod(t *testing.T) {
 	if left := s.onlyPod("worker").Name; left != busy {
 		t.Errorf("pod %s is left, and the program of %s is busy", left, busy)
 	}
-}
-
-func isPodReady(pod corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 func describePod(pod corev1.Pod) string {

@@ -134,21 +134,12 @@ func (s *story) restart(namespace, deployment string) {
 	}
 }
 
-// rolledOut is `kubectl rollout status`.
+// rolledOut waits as `kubectl rollout status` does.
 func (s *story) rolledOut(namespace, name string) {
 	s.Helper()
-	s.until(name+" is rolled out", func() (bool, string, error) {
-		d, err := s.Kube.AppsV1().Deployments(namespace).Get(s.ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error(), nil
-		}
-		want := int32(1)
-		if d.Spec.Replicas != nil {
-			want = *d.Spec.Replicas
-		}
-		done := d.Status.ObservedGeneration >= d.Generation && d.Status.UpdatedReplicas >= want && d.Status.AvailableReplicas >= want && d.Status.Replicas == d.Status.UpdatedReplicas
-		return done, fmt.Sprintf("generation %d of %d, %d updated, %d available of %d", d.Status.ObservedGeneration, d.Generation, d.Status.UpdatedReplicas, d.Status.AvailableReplicas, d.Status.Replicas), nil
-	})
+	if err := s.AwaitDeployment(s.ctx, namespace, name); err != nil {
+		s.Fatal(err)
+	}
 }
 
 // deploymentOf finds the Deployment of a Service's only revision.

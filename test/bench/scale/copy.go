@@ -248,13 +248,7 @@ func (b *bench) scale(ctx context.Context, namespace, name string, n int32) (bef
 }
 
 func (b *bench) awaitAvailable(ctx context.Context, namespace, name string) error {
-	return b.await(ctx, 10*time.Minute, func() (bool, string, error) {
-		d, err := b.Kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return false, "", err
-		}
-		want := *d.Spec.Replicas
-		return d.Status.ObservedGeneration >= d.Generation && d.Status.AvailableReplicas == want && d.Status.Replicas == want,
-			fmt.Sprintf("%s has %d of %d pods", name, d.Status.AvailableReplicas, want), nil
-	})
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	return b.AwaitDeployment(ctx, namespace, name)
 }

@@ -146,14 +146,7 @@ func (b *bench) awaitPods(ctx context.Context, selector string, n int) error {
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		ready := 0
-		for i := range list.Items {
-			if slices.ContainsFunc(list.Items[i].Status.Conditions, func(c corev1.PodCondition) bool {
-				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-			}) {
-				ready++
-			}
-		}
+		ready := len(cluster.ReadyPods(list.Items))
 		return len(list.Items) == n && ready == n, fmt.Sprintf("%d of %d pods of %s are Ready, want %d", ready, len(list.Items), selector, n), nil
 	})
 }

@@ -155,7 +155,7 @@ func (b *bench) measure(ctx context.Context, s *service) (one, error) {
 			o.restarts = int(user.RestartCount + proxy.RestartCount)
 			limit := actual(user)
 			o.raised = o.raised || limit != nil && limit.Cmp(own) > 0
-			if ready.IsZero() && user.State.Running != nil && isReady(pod) {
+			if ready.IsZero() && user.State.Running != nil && cluster.PodIsReady(pod) {
 				ready = time.Now()
 				o.start = ready.Sub(user.State.Running.StartedAt.Time)
 			}
@@ -197,13 +197,4 @@ func actual(c *corev1.ContainerStatus) *resource.Quantity {
 		return &limit
 	}
 	return nil
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

@@ -38,13 +38,8 @@ func (c *Cluster) ScaleActivators(ctx context.Context, n int32) (restore func(co
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		ready := int32(0)
-		for _, pod := range pods.Items {
-			if pod.DeletionTimestamp == nil && isReady(&pod) {
-				ready++
-			}
-		}
-		done := deployment.Status.ObservedGeneration >= deployment.Generation && ready == n
+		ready := len(ReadyPods(pods.Items))
+		done := deployment.Status.ObservedGeneration >= deployment.Generation && ready == int(n)
 		return done, fmt.Sprintf("%d of %d activators are ready", ready, n), nil
 	})
 }

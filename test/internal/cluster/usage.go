@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -102,7 +101,7 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 					}
 					return false, pod.Name + " is terminating", nil
 				}
-				if !isReady(&pod) {
+				if !PodIsReady(&pod) {
 					return false, pod.Name + " is not Ready", nil
 				}
 				ready++
@@ -147,10 +146,4 @@ func metric(text []byte, name string) (float64, error) {
 		return 0, err
 	}
 	return 0, fmt.Errorf("metric %s is missing", name)
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }

@@ -49,9 +49,7 @@ func (s Set) replaced(ctx context.Context, revision string, since time.Time) {
 	_ = cluster.Until(ctx, func() (bool, string, error) {
 		pods, err := s.PodsOf(ctx, s.Namespace, revision, false)
 		return err == nil && slices.ContainsFunc(pods, func(p corev1.Pod) bool {
-			return !p.CreationTimestamp.Time.Before(since.Truncate(time.Second)) && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-			})
+			return !p.CreationTimestamp.Time.Before(since.Truncate(time.Second)) && cluster.PodIsReady(&p)
 		}), "no new pod", nil
 	})
 }

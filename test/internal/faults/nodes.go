@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"ebb.dev/ebb/test/internal/cluster"
 )
@@ -165,8 +166,14 @@ func (n Nodes) move(ctx context.Context, but, nodes []string) (err error) {
 			return false, err.Error(), nil
 		}
 		for _, d := range deployments.Items {
-			// Pods of services that sleep are not ready.
-			if slices.Contains(namespaces, d.Namespace) && d.Status.ReadyReplicas < d.Status.Replicas {
+			if !slices.Contains(namespaces, d.Namespace) { // pods of services that sleep are not ready
+				continue
+			}
+			pods, err := n.Kube.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector)})
+			if err != nil {
+				return false, err.Error(), nil
+			}
+			if len(cluster.ReadyPods(pods.Items)) < int(ptr.Deref(d.Spec.Replicas, 1)) {
 				return false, d.Name + " is not ready", nil
 			}
 		}

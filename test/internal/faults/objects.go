@@ -29,23 +29,11 @@ func (s Set) replaceGateway(ctx context.Context) error {
 			return err
 		}
 		// One after another: a small node has no room for two more pods.
-		if err := s.rolledOut(ctx, d.Namespace, d.Name); err != nil {
+		if err := s.AwaitDeployment(ctx, d.Namespace, d.Name); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (s Set) rolledOut(ctx context.Context, namespace, name string) error {
-	return cluster.Until(ctx, func() (bool, string, error) {
-		d, err := s.Kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error(), nil
-		}
-		n := *d.Spec.Replicas
-		done := d.Status.ObservedGeneration >= d.Generation && d.Status.UpdatedReplicas == n && d.Status.Replicas == n && d.Status.AvailableReplicas == n
-		return done, fmt.Sprintf("%s: %d of %d pods are available", name, d.Status.AvailableReplicas, n), nil
-	})
 }
 
 // dnsAway removes the pods of the cluster's DNS for a time.
@@ -65,7 +53,7 @@ func (s Set) dnsAway(ctx context.Context) error {
 	}
 	mend, cancel := mending(ctx)
 	defer cancel()
-	return errors.Join(err, scale(mend, max(*before.Spec.Replicas, 1)), s.rolledOut(mend, namespace, name))
+	return errors.Join(err, scale(mend, max(*before.Spec.Replicas, 1)), s.AwaitDeployment(mend, namespace, name))
 }
 
 // The Secret with the webhook's certificate, and its keys.

@@ -6,7 +6,6 @@ import (
 	"math"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -91,12 +90,8 @@ func (s Set) wrongPods(ctx context.Context) (wrong float64, err error) {
 		return 0, err
 	}
 	ready := map[string]int64{}
-	for _, pod := range pods.Items {
-		for _, c := range pod.Status.Conditions {
-			if pod.DeletionTimestamp == nil && c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-				ready[pod.Labels["serving.knative.dev/revision"]]++
-			}
-		}
+	for _, pod := range cluster.ReadyPods(pods.Items) {
+		ready[pod.Labels["serving.knative.dev/revision"]]++
 	}
 	for _, scaler := range scalers.Items {
 		want, found, _ := unstructured.NestedInt64(scaler.Object, "status", "desiredScale")

@@ -6,7 +6,6 @@ package follow
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
+	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -51,9 +51,7 @@ func PodsOf(ctx context.Context, kube kubernetes.Interface, namespace, selector 
 	note := func(pod *corev1.Pod, gone bool) {
 		pods.mu.Lock()
 		defer pods.mu.Unlock()
-		isReady := !gone && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
+		isReady := !gone && pod.DeletionTimestamp == nil && cluster.PodIsReady(pod)
 		before := pods.now[pod.Name]
 		pods.now[pod.Name] = isReady
 		if before != isReady {
