@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 // fixedMapper knows the kinds of the test.
@@ -54,6 +56,7 @@ type world struct {
 	plugin plugin
 	served bool // an HTTPRoute led the host to the Service
 	lost   bool // afterwards, none did
+	rounds atomic.Int64
 }
 
 // plugin is how an ingress plugin names its HTTPRoutes, and what it does if a name is taken.
@@ -112,10 +115,14 @@ func newWorld(t *testing.T, p plugin) *world {
 		defer close(done)
 		for ctx.Err() == nil {
 			w.controllers()
+			w.rounds.Add(1)
 			time.Sleep(time.Millisecond)
 		}
 	}()
 	t.Cleanup(func() { stop(); <-done })
+	eventually.True(t, "Knative has made what it makes", func() bool {
+		return w.find(ingresses, "shop", "cart") != nil && w.find(sliceResource, "shop", "cart-1-mirror") != nil
+	})
 	return w
 }
 
@@ -358,94 +365,88 @@ func TestAMoveGoesOnWhereverItWasKilled(t *testing.T) {
 // goesOn kills the command at each of its writes that is a multiple of step.
 func goesOn(t *testing.T, p plugin, step int) {
 	afterMove, afterBack := map[string]string{}, map[string]string{}
-	for at := 0; ; at += step {
-		w := newWorld(t, p)
-		for w.find(ingresses, "shop", "cart") == nil || w.find(sliceResource, "shop", "cart-1-mirror") == nil {
-			time.Sleep(time.Millisecond)
-		}
-		before := w.ends()
-		there := w.moved(t, at, func(m *Move) error { return m.Apply(t.Context()) })
-		moved := w.ends()
-		back := w.moved(t, at, func(m *Move) error { return m.Rollback(t.Context()) })
-		w.settled()
-		after := w.ends()
-		if w.lostAHost() {
-			t.Errorf("killed at write %d, the host led nowhere for a moment", at)
-		}
-		if at == 0 {
-			afterMove, afterBack = moved, after
-			delete(before, "Pod activator-1") // Knative's own Deployment has another one
-			if diff := cmp.Diff(before, after); diff != "" {
-				t.Errorf("the way back ends elsewhere: -before +after\n%s", diff)
+	last := false
+	for at := 0; !last && !t.Failed(); at += step {
+		t.Run(fmt.Sprint("killed at write ", at), func(t *testing.T) {
+			w := newWorld(t, p)
+			before := w.ends()
+			there := w.moved(t, at, func(m *Move) error { return m.Apply(t.Context()) })
+			w.settled(t)
+			moved := w.ends()
+			back := w.moved(t, at, func(m *Move) error { return m.Rollback(t.Context()) })
+			w.settled(t)
+			after := w.ends()
+			if w.lostAHost() {
+				t.Error("the host led nowhere for a moment")
 			}
-			if want := expected(p); !maps.Equal(moved, want) {
-				t.Errorf("after the move: %s", cmp.Diff(want, moved))
+			if at == 0 {
+				afterMove, afterBack = moved, after
+				delete(before, "Pod activator-1") // Knative's own Deployment has another one
+				if diff := cmp.Diff(before, after); diff != "" {
+					t.Errorf("the way back ends elsewhere: -before +after\n%s", diff)
+				}
+				if want := expected(p); !maps.Equal(moved, want) {
+					t.Errorf("after the move: %s", cmp.Diff(want, moved))
+				}
+				return
 			}
-			continue
-		}
-		if !maps.Equal(moved, afterMove) {
-			t.Errorf("killed at write %d, the move ends elsewhere: %s", at, cmp.Diff(afterMove, moved))
-		}
-		if !maps.Equal(after, afterBack) {
-			t.Errorf("killed at write %d, the way back ends elsewhere: %s", at, cmp.Diff(afterBack, after))
-		}
-		if !there && !back {
-			t.Logf("there are %d writes", at-1)
-			if at < 20 {
+			if !maps.Equal(moved, afterMove) {
+				t.Errorf("the move ends elsewhere: %s", cmp.Diff(afterMove, moved))
+			}
+			if !maps.Equal(after, afterBack) {
+				t.Errorf("the way back ends elsewhere: %s", cmp.Diff(afterBack, after))
+			}
+			if last = !there && !back; last && at < 20 {
 				t.Errorf("only %d writes were made", at-1)
 			}
-			return
-		}
+		})
 	}
 }
 
 // The way back begins wherever a move was given up.
 func TestAWayBackBeginsAtAnyStep(t *testing.T) {
 	pause, settle = time.Millisecond, time.Millisecond
-	for at := 1; ; at++ {
-		w := newWorld(t, refuses)
-		for w.find(ingresses, "shop", "cart") == nil || w.find(sliceResource, "shop", "cart-1-mirror") == nil {
-			time.Sleep(time.Millisecond)
-		}
-		before := w.ends()
-		w.mu.Lock()
-		w.writes, w.limit = 0, at
-		w.mu.Unlock()
-		killed := (&Move{Cluster: w.Cluster, Manifests: ebb(t), Out: io.Discard}).Apply(t.Context()) != nil
-		w.mu.Lock()
-		w.limit = 0
-		w.mu.Unlock()
-		state, err := w.load(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := (&Move{Cluster: w.Cluster, Out: io.Discard}).Rollback(t.Context()); state == nil {
-			if err == nil {
-				t.Errorf("killed at write %d, before anything was changed, and there was a way back", at)
+	last := false
+	for at := 1; !last && !t.Failed(); at++ {
+		t.Run(fmt.Sprint("killed at write ", at), func(t *testing.T) {
+			w := newWorld(t, refuses)
+			before := w.ends()
+			w.mu.Lock()
+			w.writes, w.limit = 0, at
+			w.mu.Unlock()
+			last = (&Move{Cluster: w.Cluster, Manifests: ebb(t), Out: io.Discard}).Apply(t.Context()) == nil
+			w.mu.Lock()
+			w.limit = 0
+			w.mu.Unlock()
+			state, err := w.load(t.Context())
+			if err != nil {
+				t.Fatal(err)
 			}
-			continue
-		} else if err != nil {
-			t.Fatalf("killed at write %d, there was no way back: %v", at, err)
-		}
-		w.settled()
-		after := w.ends()
-		delete(before, "Pod activator-1")
-		delete(after, "Pod activator-1") // it stays if the move did not come to it
-		delete(after, "Pod "+pullName)
-		if diff := cmp.Diff(before, after); diff != "" {
-			t.Errorf("killed at write %d, the way back ends elsewhere: -before +after\n%s", at, diff)
-		}
-		if !killed {
-			return
-		}
+			if err := (&Move{Cluster: w.Cluster, Out: io.Discard}).Rollback(t.Context()); state == nil {
+				if err == nil {
+					t.Error("before anything was changed there was a way back")
+				}
+				return
+			} else if err != nil {
+				t.Fatalf("there was no way back: %v", err)
+			}
+			w.settled(t)
+			after := w.ends()
+			delete(before, "Pod activator-1")
+			delete(after, "Pod activator-1") // it stays if the move did not come to it
+			delete(after, "Pod "+pullName)
+			if diff := cmp.Diff(before, after); diff != "" {
+				t.Errorf("the way back ends elsewhere: -before +after\n%s", diff)
+			}
+		})
 	}
 }
 
-// settled lets controllers run for a while.
-func (w *world) settled() {
-	for range 3 {
-		time.Sleep(2 * time.Millisecond)
-	}
+// settled lets the controllers see what was done last, and do what follows from it.
+func (w *world) settled(t *testing.T) {
+	t.Helper()
+	until := w.rounds.Load() + 6
+	eventually.True(t, "the controllers go on", func() bool { return w.rounds.Load() >= until })
 }
 
 // expected is what is there after a move.
