@@ -228,6 +228,18 @@ func TestAnActivatorThatDoesNotKnowTheRevisionCostsNoRequest(t *testing.T) {
 	}
 }
 
+// relaysOnlyTo has all that the outsider knows be one, wherever the revision's requests gather.
+func (f *fleet) relaysOnlyTo(listener net.Listener) {
+	only := netip.MustParseAddrPort(listener.Addr().String())
+	var addresses []netip.AddrPort
+	for i := range byte(3) {
+		addresses = append(addresses, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 100 + i}), only.Port()))
+	}
+	open := f.other.handler.Relay.Open
+	f.other.handler.Relay.Open = func(netip.AddrPort) *forward.Upstream { return open(only) }
+	f.other.handler.Relay.SetSlice("s", addresses)
+}
+
 // One that takes a request and dies counts nothing, so who relayed it does.
 func TestAnActivatorThatDiesWithARequest(t *testing.T) {
 	f := newFleet(t, 3)
@@ -247,15 +259,7 @@ func TestAnActivatorThatDiesWithARequest(t *testing.T) {
 			c.Close()
 		}
 	}()
-	// All that the outsider knows are this one, wherever the revision's requests gather.
-	dead := netip.MustParseAddrPort(listener.Addr().String())
-	var addresses []netip.AddrPort
-	for i := range byte(3) {
-		addresses = append(addresses, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 100 + i}), dead.Port()))
-	}
-	open := f.other.handler.Relay.Open
-	f.other.handler.Relay.Open = func(netip.AddrPort) *forward.Upstream { return open(dead) }
-	f.other.handler.Relay.SetSlice("s", addresses)
+	f.relaysOnlyTo(listener)
 	if status, body := f.other.led("POST", "body"); status != 502 {
 		t.Errorf("got %d %q", status, body)
 	}
@@ -276,14 +280,7 @@ func TestAnActivatorThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	hung := netip.MustParseAddrPort(listener.Addr().String())
-	var addresses []netip.AddrPort
-	for i := range byte(3) {
-		addresses = append(addresses, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 100 + i}), hung.Port()))
-	}
-	open := f.other.handler.Relay.Open
-	f.other.handler.Relay.Open = func(netip.AddrPort) *forward.Upstream { return open(hung) }
-	f.other.handler.Relay.SetSlice("s", addresses)
+	f.relaysOnlyTo(listener)
 	if status, body := f.other.led("GET", ""); status != 504 {
 		t.Errorf("got %d %q", status, body)
 	}
