@@ -118,7 +118,7 @@ func TestHTTP2RulesAreKept(t *testing.T) {
 	})
 	addr, _ := proxyTo(t, backend, func(s *Server, _ *policy) {
 		s.MaxHeaderBytes = 8 << 10
-		s.HeaderTimeout = 200 * time.Millisecond
+		s.HeaderTimeout = 2 * time.Second
 	})
 	hang := []string{":method", "POST", ":scheme", "http", ":path", "/hang", ":authority", "h"}
 	large := strings.Repeat("x", 5000)

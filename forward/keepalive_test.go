@@ -139,15 +139,18 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 // connection that it is about to close.
 func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 	const idle = 300 * time.Millisecond
+	closed := make(chan bool, 10)
 	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
 		for {
-			c.SetReadDeadline(time.Now().Add(idle))
 			req, err := http.ReadRequest(r)
 			if err != nil {
+				c.Close()
+				closed <- true
 				return
 			}
 			io.Copy(io.Discard, req.Body)
 			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			c.SetReadDeadline(time.Now().Add(idle))
 		}
 	})
 	var up *Upstream
@@ -173,6 +176,7 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 	awaitIdle(t, up)
 	since := time.Now()
 	<-time.After(2 * idle)
+	<-closed
 	put()
 	learned := up.lesson.Load().idle
 	if most := time.Since(since) + idle; learned < idle || learned > most {

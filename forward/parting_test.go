@@ -38,9 +38,9 @@ func TestARequestIsOverWhenItsUpstreamHasEnded(t *testing.T) {
 		"... in one that nothing but a close ends": {begins: "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nbegun", ends: func(c net.Conn, r *bufio.Reader) { c.Close() }, client: leaves, cause: ClientGone},
 		"the client leaves in its body":            {request: "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nhalf", ends: ok, client: leaves, cause: ClientGone},
 		"the client's body is broken":              {request: "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n", ends: ok, client: says("nonsense\r\n", "HTTP/1.1 400 "), cause: BadRequest},
-		"a timer fires before the response":        {ends: ok, total: 200 * time.Millisecond, client: says("", "HTTP/1.1 504 "), cause: TimedOut},
-		"... in the response":                      {begins: head, ends: answers("0\r\n\r\n"), total: 200 * time.Millisecond, client: says("", "Ebb-Timeout: "), cause: TimedOut},
-		"... in one that can only be cut":          {begins: "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nbegun", ends: answers("ended"), total: 200 * time.Millisecond, client: says("", "begun"), cause: TimedOut},
+		"a timer fires before the response":        {ends: ok, total: 2 * time.Second, client: says("", "HTTP/1.1 504 "), cause: TimedOut},
+		"... in the response":                      {begins: head, ends: answers("0\r\n\r\n"), total: 2 * time.Second, client: says("", "Ebb-Timeout: "), cause: TimedOut},
+		"... in one that can only be cut":          {begins: "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nbegun", ends: answers("ended"), total: 2 * time.Second, client: says("", "begun"), cause: TimedOut},
 		"the client leaves a tunnel":               {request: "GET / HTTP/1.1\r\nHost: h\r\n" + offer + "lines\r\n\r\n", begins: "HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: lines\r\n\r\nbegun", ends: func(c net.Conn, r *bufio.Reader) { c.Close() }, client: resets, cause: ClientGone},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestAnUpstreamThatNeverEndsIsCut(t *testing.T) {
 			}
 			return err
 		}},
-		"it says nothing more": {total: 300 * time.Millisecond, serve: func(c net.Conn, over chan bool) error {
+		"it says nothing more": {total: 2 * time.Second, serve: func(c net.Conn, over chan bool) error {
 			<-over
 			_, err := io.WriteString(c, "late")
 			return err

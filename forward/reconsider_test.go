@@ -81,13 +81,13 @@ func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
 	}
 }
 
-// A body waits for an upstream's word for a second after the head was sent to it, not after the
+// A body waits for an upstream's word for a while after the head was sent to it, not after the
 // request came: one that waited for its turn has its body for the next upstream, too.
 func TestABodyIsHeldForEachUpstreamAnew(t *testing.T) {
 	t.Parallel()
-	const size = 1 << 20
+	const size, held = 1 << 20, 3 * time.Second
 	refuses := httpBackend(t, func(w http.ResponseWriter, r *http.Request) {
-		<-time.After(4 * patience)
+		<-time.After(2 * patience)
 		w.Header().Set("Ebb-Refused", "limit")
 		w.WriteHeader(503)
 	})
@@ -100,10 +100,10 @@ func TestABodyIsHeldForEachUpstreamAnew(t *testing.T) {
 	p := &twoTries{second: NewUpstream(accepts, UpstreamOptions{})}
 	defer p.second.Close()
 	p.admit = func(r *Request) Decision {
-		r.DeferBody(time.Second)
+		r.DeferBody(held)
 		select {
 		case <-r.Context().Done():
-		case <-time.After(time.Second + 2*patience):
+		case <-time.After(held + 2*patience):
 		}
 		return Decision{Upstream: first}
 	}
@@ -231,6 +231,7 @@ func TestAClientThatLeavesAsItsRequestWaitsAgain(t *testing.T) {
 	})
 	for name, before := range map[string]func(r *Request){
 		"a moment before": func(r *Request) {
+			r.carrier.(*conn).startWatch() // where a busy machine has not come to it
 			(<-leaving).Close()
 			eventually.True(t, "the client is missed", r.client.gone.Load)
 		},

@@ -129,7 +129,7 @@ func TestWebSocket(t *testing.T) {
 		inner := p.admit
 		p.admit = func(r *Request) Decision {
 			if strings.HasSuffix(r.Path(), "/idle") {
-				r.Timeouts.Idle = 100 * time.Millisecond
+				r.Timeouts.Idle = time.Second
 			}
 			if !r.head.upgrades() {
 				t.Error("not seen as an upgrade")

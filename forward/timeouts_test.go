@@ -93,7 +93,7 @@ func TestATimeoutAfterTheResponseBeganEndsItCleanly(t *testing.T) {
 							p.admit = func(r *Request) Decision {
 								r.Timeouts = action
 								if r.Timeouts.Total = 30 * time.Second; hop == first {
-									r.Timeouts.Total = time.Second
+									r.Timeouts.Total = 4 * time.Second
 								}
 								return inner(r)
 							}
