@@ -260,9 +260,10 @@ func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
 
 // A full queue, and a deadline that passes in it, are not the program's.
 func TestAQueueIsNotJudged(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *wire.Sidecar) {
-		c.Concurrency, c.Timeout = 1, time.Second
+		c.Concurrency, c.Timeout = 1, 5*time.Second
 	})
 	done := make(chan int, 12)
 	ask := func() { status, _, _ := r.get("/"); done <- status }

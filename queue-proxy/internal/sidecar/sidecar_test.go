@@ -469,12 +469,13 @@ func TestTimersAreNamedInTheBody(t *testing.T) {
 		{"response start", 10 * time.Second, 50 * time.Millisecond, 0, "/", 504, "request timeout: responseStartTimeoutSeconds of 50ms passed", ""},
 		{"idle before a response", 10 * time.Second, 0, 50 * time.Millisecond, "/", 504, "request timeout: idleTimeoutSeconds of 50ms passed", ""},
 		{"the earliest of all", 10 * time.Second, 9 * time.Second, 50 * time.Millisecond, "/", 504, "request timeout: idleTimeoutSeconds of 50ms passed", ""},
-		{"total after the response began", 150 * time.Millisecond, 0, 0, "/begun", 200, "begun", "end"},
-		{"total after the response began, cut", 150 * time.Millisecond, 0, 0, "/begun", 200, "begun", "cut"},
-		{"idle after the response began", 10 * time.Second, 0, 150 * time.Millisecond, "/begun", 200, "begun", "end"},
-		{"response start is met by the head", 400 * time.Millisecond, 300 * time.Millisecond, 0, "/begun", 200, "begun", "end"},
+		{"total after the response began", 2 * time.Second, 0, 0, "/begun", 200, "begun", "end"},
+		{"total after the response began, cut", 2 * time.Second, 0, 0, "/begun", 200, "begun", "cut"},
+		{"idle after the response began", 10 * time.Second, 0, 2 * time.Second, "/begun", 200, "begun", "end"},
+		{"response start is met by the head", 4 * time.Second, 3 * time.Second, 0, "/begun", 200, "begun", "end"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			r := startRig(t, hang, func(c *wire.Sidecar) {
 				c.Timeout, c.ResponseStartTimeout, c.IdleTimeout = test.total, test.first, test.idle
 				c.CutResponses = test.ends == "cut"
