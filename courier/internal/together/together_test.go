@@ -384,9 +384,7 @@ func TestAFailedCallIsTriedAgainAndThenDead(t *testing.T) {
 	if _, _, text := w.ask("GET", at+"/record", nil); !strings.Contains(text, `"state":"dead"`) || !strings.Contains(text, `"attempts":4`) {
 		t.Errorf("record: %s", text)
 	}
-	if n := w.deliver.Counts.Dead.Load(); n != 1 {
-		t.Errorf("%d dead", n)
-	}
+	eventually.True(t, "it is counted", func() bool { return w.deliver.Counts.Dead.Load() == 1 })
 }
 
 func TestNoMoreCallsAreUnderWayThanThePodsTake(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,12 +37,14 @@ func TestWhichComponentsAreAwaited(t *testing.T) {
 			}
 		}
 		c := &Cluster{Kube: kube, Programs: []string{"webhook", "activator"}}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		err := c.AwaitComponents(ctx)
-		cancel()
-		if seen == "" && err != nil || seen != "" && (err == nil || !strings.Contains(err.Error(), seen)) {
-			t.Errorf("%v, want %q", err, seen)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := c.AwaitComponents(ctx)
+			if seen == "" && err != nil || seen != "" && (err == nil || !strings.Contains(err.Error(), seen)) {
+				t.Errorf("%v, want %q", err, seen)
+			}
+		})
 	}
 }
 
