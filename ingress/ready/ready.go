@@ -290,23 +290,28 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 4096))
 	_ = response.Body.Close()
+	return probe.wrong(response, hash, pod+" "+address)
+}
+
+// wrong says what is wrong with an answer to a probe, nil if nothing is.
+func (p *Probe) wrong(response *http.Response, hash, from string) error {
 	got := response.Header.Get(wire.HeaderNetworkHash)
 	switch {
-	case probe.Redirect:
+	case p.Redirect:
 		if response.StatusCode/100 == 3 && strings.HasPrefix(response.Header.Get("Location"), "https://") {
 			return nil
 		}
-		return fmt.Errorf("%s %s answers %d for host %s instead of a redirect to https", pod, address, response.StatusCode, probe.Host)
+		return fmt.Errorf("%s answers %d for host %s instead of a redirect to https", from, response.StatusCode, p.Host)
 	// A gateway's own 404 means an unknown host. Envoy adds a header if the answer is the
 	// backend's. An activator says that it does not know the host, either.
-	case probe.AnyAnswer && response.StatusCode < 500 && response.Header.Get(wire.HeaderResting) != wire.RestingUnknown &&
+	case p.AnyAnswer && response.StatusCode < 500 && response.Header.Get(wire.HeaderResting) != wire.RestingUnknown &&
 		(response.StatusCode != http.StatusNotFound || response.Header.Get("X-Envoy-Upstream-Service-Time") != ""):
 		return nil
 	case response.StatusCode == http.StatusOK && got == hash:
 		return nil
 	case got != "" && got != hash:
-		return fmt.Errorf("%s %s follows an older plan for host %s", pod, address, probe.Host)
+		return fmt.Errorf("%s follows an older plan for host %s", from, p.Host)
 	default:
-		return fmt.Errorf("%s %s answers %d for host %s", pod, address, response.StatusCode, probe.Host)
+		return fmt.Errorf("%s answers %d for host %s", from, response.StatusCode, p.Host)
 	}
 }

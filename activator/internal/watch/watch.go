@@ -104,22 +104,29 @@ func (w *Watch) Run(ctx context.Context) error {
 		close(w.Known)
 		w.Log.Info("the cluster's revisions and their pods are known", "revisions", len(revisions.GetStore().ListKeys()))
 	}
+	w.loop(ctx, revisions.GetStore(), needed, func() { group.Go(func() { followPlans(ctx) }) })
+	return nil
+}
+
+// loop does what no event of an object causes, until ctx is done. followPlans is called once they
+// are needed.
+func (w *Watch) loop(ctx context.Context, revisions cache.Store, needed <-chan struct{}, followPlans func()) {
 	ticker := time.NewTicker(sweep)
 	defer ticker.Stop()
 	_, replaced := w.Settings.Current()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-needed:
 			needed = nil
-			group.Go(func() { followPlans(ctx) })
+			followPlans()
 		case now := <-ticker.C:
 			w.Table.Sweep(now)
 		case <-replaced:
 			// Defaults of fields that a Revision leaves open may have changed.
 			_, replaced = w.Settings.Current()
-			for _, o := range revisions.GetStore().List() {
+			for _, o := range revisions.List() {
 				w.revision(o)
 			}
 		}

@@ -42,6 +42,34 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 	next.ObservedGeneration = want.Generation
 	next.ServiceName = names.PublicService(pa.Name)
 	next.MetricsServiceName = names.PrivateService(pa.Name)
+	mark(next, want)
+	if want.Desired >= 0 {
+		next.DesiredScale = &want.Desired
+	}
+	next.ActualScale = &want.Actual
+	if want.Asleep > 0 || next.AsleepReplicas != nil {
+		next.AsleepReplicas, next.Asleep = &want.Asleep, asleep(want)
+	}
+	next.Mode = v1alpha1.ModeServe
+	if want.Proxied {
+		next.Mode = v1alpha1.ModeProxy
+	}
+	next.NumActivators = want.Activators
+	if want.Learned != (decide.Learned{}) { // while nothing is, what another process left stands
+		next.Learned = &v1alpha1.LearnedTarget{Time: metav1.Unix(want.Learned.At, 0), Concurrency: figure(want.Learned.Concurrency), Throughput: figure(want.Learned.Throughput)}
+	}
+	if equality.Semantic.DeepEqual(&pa.Status, next) {
+		return next, false
+	}
+	next.Decision = Decision(&o.Explanation)
+	if o.IdleTimes != "" {
+		next.IdleTimes = o.IdleTimes
+	}
+	return next, true
+}
+
+// mark sets the conditions.
+func mark(next *v1alpha1.PodAutoscalerStatus, want revision.Status) {
 	next.InitializeConditions()
 	switch want.Active {
 	case zero.Yes:
@@ -65,13 +93,6 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 	} else {
 		next.MarkSKSNotReady(messageUnpopulated)
 	}
-	if want.Desired >= 0 {
-		next.DesiredScale = &want.Desired
-	}
-	next.ActualScale = &want.Actual
-	if want.Asleep > 0 || next.AsleepReplicas != nil {
-		next.AsleepReplicas, next.Asleep = &want.Asleep, asleep(want)
-	}
 	// Without pods that start, what was told of the last ones stands.
 	switch s := want.Startup; {
 	case s.Reason == v1alpha1.ReasonResizeRefused:
@@ -83,22 +104,6 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 	case s.Raised:
 		next.ClearStartupCPULimited()
 	}
-	next.Mode = v1alpha1.ModeServe
-	if want.Proxied {
-		next.Mode = v1alpha1.ModeProxy
-	}
-	next.NumActivators = want.Activators
-	if want.Learned != (decide.Learned{}) { // while nothing is, what another process left stands
-		next.Learned = &v1alpha1.LearnedTarget{Time: metav1.Unix(want.Learned.At, 0), Concurrency: figure(want.Learned.Concurrency), Throughput: figure(want.Learned.Throughput)}
-	}
-	if equality.Semantic.DeepEqual(&pa.Status, next) {
-		return next, false
-	}
-	next.Decision = Decision(&o.Explanation)
-	if o.IdleTimes != "" {
-		next.IdleTimes = o.IdleTimes
-	}
-	return next, true
 }
 
 // asleep says how the pods that sleep do, the deepest first.

@@ -160,7 +160,7 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 }
 
 // follow makes what the revision consists of be as it says, and tells how that goes.
-func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before *servingv1.RevisionStatus, s *settings.Snapshot) (_ time.Duration, err error) {
+func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before *servingv1.RevisionStatus, s *settings.Snapshot) (time.Duration, error) {
 	if rev.Annotations[names.ParkedAnnotation] != "" {
 		return 0, r.refused(rev, r.parked(ctx, rev, s)) // its status is what it was, but for a refusal
 	}
@@ -171,15 +171,8 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if !r.resolve(rev, s) {
 		return 0, nil
 	}
-	o := observation{template: &rev.Spec.PodSpec, now: r.mgr.Now(), reserve: rev.RoutingState() == names.RoutingReserve}
-	if o.newest, err = r.newest(rev); err != nil {
-		return 0, err
-	}
-	o.pods = r.pods.Of(rev.Namespace, string(rev.UID))
-	if o.autoscaler, _, err = apply.Found(r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name))); err != nil {
-		return 0, err
-	}
-	if o.away, err = r.withoutDeployment(rev, o, s); err != nil {
+	o, err := r.observe(rev, s)
+	if err != nil {
 		return 0, err
 	}
 	if !o.away {
@@ -215,6 +208,26 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if !equality.Semantic.DeepEqual(before, &rev.Status) { // the write of the status causes the next reconcile
 		return look, nil
 	}
+	return r.retire(ctx, rev, o, s, look)
+}
+
+// observe reads what there is of a revision in the caches.
+func (r *reconciler) observe(rev *servingv1.Revision, s *settings.Snapshot) (o observation, err error) {
+	o = observation{template: &rev.Spec.PodSpec, now: r.mgr.Now(), reserve: rev.RoutingState() == names.RoutingReserve}
+	if o.newest, err = r.newest(rev); err != nil {
+		return o, err
+	}
+	o.pods = r.pods.Of(rev.Namespace, string(rev.UID))
+	if o.autoscaler, _, err = apply.Found(r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name))); err != nil {
+		return o, err
+	}
+	o.away, err = r.withoutDeployment(rev, o, s)
+	return o, err
+}
+
+// retire parks a revision, or puts its Deployment away, if it is time for that. look is after what
+// time the revision is looked at anyway.
+func (r *reconciler) retire(ctx context.Context, rev *servingv1.Revision, o observation, s *settings.Snapshot, look time.Duration) (time.Duration, error) {
 	if wait, ok := parkable(rev, o, s, r.mgr.Now()); ok && wait > 0 {
 		return wait, nil
 	} else if ok {
