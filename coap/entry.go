@@ -145,23 +145,17 @@ func (e *Entry) Run(ctx context.Context) error {
 
 // expire retransmits, and ends what has waited too long, about once in a second.
 func (e *Entry) expire(ctx context.Context) error {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-ticker.C:
-			for _, s := range e.all() {
-				s.expire(now)
-			}
-			for _, l := range []*peers.Listener{e.plain, e.secure} {
-				if l != nil {
-					l.Sweep(now)
-				}
+	return run.Every(ctx, time.Second, func(now time.Time) error {
+		for _, s := range e.all() {
+			s.expire(now)
+		}
+		for _, l := range []*peers.Listener{e.plain, e.secure} {
+			if l != nil {
+				l.Sweep(now)
 			}
 		}
-	}
+		return nil
+	})
 }
 
 func (e *Entry) all() []*session {

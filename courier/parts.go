@@ -73,7 +73,7 @@ func (c *courier) lead(ctx context.Context) error {
 }
 
 func (c *courier) trim(ctx context.Context) error {
-	return each(ctx, trimPeriod, func() error {
+	return run.Every(ctx, trimPeriod, func(time.Time) error {
 		if err := c.store.Trim(ctx, int(c.settings.Load().Courier.ResultsOfOne)); err != nil && ctx.Err() == nil {
 			c.log.Warn("old results were not removed", "error", err)
 		}
@@ -85,7 +85,7 @@ func (c *courier) trim(ctx context.Context) error {
 // its disk was full, until it is started again.
 func (c *courier) watchStore(ctx context.Context) error {
 	bad := 0
-	return each(ctx, healthPeriod, func() error {
+	return run.Every(ctx, healthPeriod, func(time.Time) error {
 		err := c.store.Health(ctx)
 		if err == nil || ctx.Err() != nil {
 			bad = 0
@@ -123,19 +123,4 @@ func ofTheStart(s settings.Courier) any {
 		bytes                   int64
 		queue, results, letters time.Duration
 	}{s.NATS, s.Replicas, s.Synced, s.Bytes, s.KeepQueued, s.KeepResults, s.KeepDead}
-}
-
-func each(ctx context.Context, period time.Duration, do func() error) error {
-	ticker := time.NewTicker(period)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			if err := do(); err != nil {
-				return err
-			}
-		}
-	}
 }

@@ -1,4 +1,5 @@
-// Package run starts the parts of a process and stops them in the opposite order.
+// Package run starts the parts of a process and stops them in the opposite order. Many of them work
+// each period: Every.
 //
 // Owns: the goroutines of the parts. Never: restarts one: a part that ends early ends the process,
 // and Kubernetes restarts it as a whole.
@@ -11,6 +12,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 )
 
 // Part is one thing that a process runs until it is told to stop.
@@ -19,6 +21,23 @@ type Part struct {
 	// Run works until ctx is done and returns after it has let go of everything. An error, or an
 	// end before ctx is done, stops the process.
 	Run func(ctx context.Context) error
+}
+
+// Every calls do each period until ctx is done or do fails. What a call takes too long for is left
+// out.
+func Every(ctx context.Context, period time.Duration, do func(now time.Time) error) error {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			if err := do(now); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // SignalContext returns a context that is done on SIGTERM and SIGINT.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestPartsStopInTheOppositeOrder(t *testing.T) {
@@ -61,4 +63,30 @@ func TestAPartThatEndsEarlyIsAnError(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "loop ended on its own") {
 		t.Fatalf("got %v", err)
 	}
+}
+
+func TestEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var calls []time.Duration
+		full := errors.New("the disk is full")
+		err := Every(t.Context(), time.Second, func(now time.Time) error {
+			calls = append(calls, now.Sub(began))
+			switch len(calls) {
+			case 2:
+				time.Sleep(2500 * time.Millisecond)
+			case 4:
+				return full
+			}
+			return nil
+		})
+		// The second one takes until after 4 s.
+		if want := []time.Duration{1e9, 2e9, 3e9, 5e9}; err != full || !slices.Equal(calls, want) {
+			t.Errorf("called after %v, %v", calls, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := Every(ctx, time.Hour, func(time.Time) error { cancel(); return nil }); err != nil {
+			t.Errorf("it was told to end: %v", err)
+		}
+	})
 }

@@ -17,6 +17,7 @@ import (
 	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/shares"
 	"ebb.dev/ebb/wire"
 )
@@ -232,16 +233,10 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // Run adds a point each step until ctx ends.
 func (r *Records) Run(ctx context.Context, each func(func(loop.View))) error {
-	tick := time.NewTicker(step)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			r.Step(each)
-		}
-	}
+	return run.Every(ctx, step, func(time.Time) error {
+		r.Step(each)
+		return nil
+	})
 }
 
 // Step ends the period of every revision, and forgets those that the loop no longer knows.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"ebb.dev/ebb/internal/run"
 )
 
 // Budget keeps the memory that sleeping pods take within a share of the nodes' memory. It raises
@@ -41,16 +43,10 @@ const (
 
 // Run sets the price until ctx ends.
 func (b *Budget) Run(ctx context.Context) error {
-	tick := time.NewTicker(chargePeriod)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			b.step(ctx)
-		}
-	}
+	return run.Every(ctx, chargePeriod, func(time.Time) error {
+		b.step(ctx)
+		return nil
+	})
 }
 
 // step sets the price. Without sleeping pods nobody is asked for anything.

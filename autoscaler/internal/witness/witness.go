@@ -16,6 +16,7 @@ import (
 	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/wire"
 )
 
@@ -99,16 +100,10 @@ func (w *Witness) Judged(key loop.Key) *v1alpha1.Judged {
 
 // Run asks each second until ctx ends.
 func (w *Witness) Run(ctx context.Context) error {
-	tick := time.NewTicker(round)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			w.Round(ctx)
-		}
-	}
+	return run.Every(ctx, round, func(time.Time) error {
+		w.Round(ctx)
+		return nil
+	})
 }
 
 // Round asks the pods of all revisions that somebody asks about, and returns when they have

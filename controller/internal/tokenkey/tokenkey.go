@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/wire"
 )
 
@@ -82,14 +83,7 @@ func (k *Rotator) Current() []byte {
 
 // Run rotates the key until ctx ends. It calls changed whenever there is another current key.
 func (k *Rotator) Run(ctx context.Context, changed func()) error {
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	return run.Every(ctx, look, func(time.Time) error {
 		before := k.current.Load()
 		if err := k.look(ctx); err != nil && ctx.Err() == nil {
 			k.log.Warn("cannot check the token key; trying again", "error", err)
@@ -97,7 +91,8 @@ func (k *Rotator) Run(ctx context.Context, changed func()) error {
 		if k.current.Load() != before {
 			changed()
 		}
-	}
+		return nil
+	})
 }
 
 // look reads the Secret and makes a step if one is due.

@@ -18,6 +18,7 @@ import (
 	"ebb.dev/ebb/courier/internal/call"
 	"ebb.dev/ebb/courier/internal/deliver"
 	"ebb.dev/ebb/courier/internal/routes"
+	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/wire"
 )
 
@@ -45,16 +46,8 @@ type Reporter struct {
 func (r *Reporter) Run(ctx context.Context) error {
 	r.client = &http.Client{Timeout: timeout, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, IdleConnTimeout: time.Minute}}
 	defer r.client.CloseIdleConnections()
-	ticker := time.NewTicker(period)
-	defer ticker.Stop()
 	began, before := time.Now(), map[revision]bool{}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		now := time.Now()
+	return run.Every(ctx, period, func(now time.Time) error {
 		waiting := Waiting(r.Loads(), r.Find)
 		var messages []wire.StatMessage
 		add := func(of revision, n float64) {
@@ -83,7 +76,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 			}
 			messages = messages[n:]
 		}
-	}
+		return nil
+	})
 }
 
 type revision struct{ namespace, name string }

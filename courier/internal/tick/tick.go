@@ -23,6 +23,7 @@ import (
 	"ebb.dev/ebb/courier/internal/call"
 	"ebb.dev/ebb/courier/internal/routes"
 	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/wire"
 )
 
@@ -77,17 +78,11 @@ const (
 
 // Run makes calls until ctx is done.
 func (t *Ticker) Run(ctx context.Context) error {
-	ticker := time.NewTicker(period)
-	defer ticker.Stop()
 	defer t.group.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			t.Tick(ctx, time.Now())
-		}
-	}
+	return run.Every(ctx, period, func(now time.Time) error {
+		t.Tick(ctx, now)
+		return nil
+	})
 }
 
 // Tick begins to make the calls that are due, except of namespaces whose calls are still made.

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/tlsoptions"
 )
 
@@ -75,21 +76,15 @@ func (f *Files) reload() (changed bool, err error) {
 // Watch looks for a first or renewed certificate every interval, until ctx ends. A broken one is
 // reported, and the good one kept; that there is none yet is not.
 func (f *Files) Watch(ctx context.Context, interval time.Duration, changed func(err error)) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	_ = run.Every(ctx, interval, func(time.Time) error {
 		if !f.known() && !Exist(f.dir) {
-			continue
+			return nil
 		}
 		if reloaded, err := f.reload(); reloaded || err != nil {
 			changed(err)
 		}
-	}
+		return nil
+	})
 }
 
 // Config is the server's TLS configuration, by the QUEUE_PROXY_TLS_* variables.

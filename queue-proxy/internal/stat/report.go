@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/wire"
 )
 
@@ -103,17 +104,11 @@ func encode(s wire.Stat) []byte {
 
 // Run closes the periods until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			data := encode(r.complete(r.Source.ClosePeriod(now)))
-			r.last.Store(&data)
-		}
-	}
+	return run.Every(ctx, period, func(now time.Time) error {
+		data := encode(r.complete(r.Source.ClosePeriod(now)))
+		r.last.Store(&data)
+		return nil
+	})
 }
 
 // Push tells the autoscaler of pressure until ctx ends. A push that fails is not repeated: the next

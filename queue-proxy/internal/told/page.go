@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"ebb.dev/ebb/internal/run"
 )
 
 const (
@@ -60,18 +62,12 @@ func (b *Board) Run(ctx context.Context, asleep func() bool, logf func(format st
 	var running sync.WaitGroup
 	for _, p := range b.pages() {
 		running.Go(func() {
-			tick := time.NewTicker(period)
-			defer tick.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-				}
+			_ = run.Every(ctx, period, func(time.Time) error {
 				if !asleep() {
 					b.look(ctx, client, p, logf)
 				}
-			}
+				return nil
+			})
 		})
 	}
 	running.Wait()
