@@ -175,15 +175,18 @@ func TestHalfAStreamIsNotTakenForAWholeOne(t *testing.T) {
 
 func TestAProcessThatTakesTooLongIsEndedWithItsGroup(t *testing.T) {
 	for _, mode := range modes {
-		// It ignores SIGTERM, as do its children.
-		s := serve(t, mode, "trap '' TERM; echo $$ >&2; sleep 1000; sleep 1000", "SHIM_TIMEOUT=300ms", "SHIM_GRACE=0s")
-		response, text, _ := s.post(nil)
-		if response.StatusCode != 504 || text != "The program did not answer within 300ms.\n" {
-			t.Errorf("%s: %s %q", mode, response.Status, text)
-		}
-		pid := s.logged("the program wrote to its standard error", "")["line"]
-		s.logged("a request failed", "its time is over")
-		awaitGone(t, pid)
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			// It ignores SIGTERM, as do its children.
+			s := serve(t, mode, "trap '' TERM; echo $$ >&2; sleep 1000; sleep 1000", "SHIM_TIMEOUT=3s", "SHIM_GRACE=0s")
+			response, text, _ := s.post(nil)
+			if response.StatusCode != 504 || text != "The program did not answer within 3s.\n" {
+				t.Errorf("%s %q", response.Status, text)
+			}
+			pid := s.logged("the program wrote to its standard error", "")["line"]
+			s.logged("a request failed", "its time is over")
+			awaitGone(t, pid)
+		})
 	}
 }
 
