@@ -16,6 +16,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -74,9 +75,10 @@ func TestAPodThatSaysThatItIsBusyCountsAsEndlesslyBusy(t *testing.T) {
 	s.Port = port
 	defer s.Close()
 	want := map[string]float64{"told": math.Inf(1), "balked": 2}
-	if got := s.InFlight(t.Context(), loop.Key{Namespace: "default", Name: "hello-00001"}, all); !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	eventually.Seen(t, "both pods answer in time", func() (map[string]float64, bool) {
+		got := s.InFlight(t.Context(), loop.Key{Namespace: "default", Name: "hello-00001"}, all)
+		return got, maps.Equal(got, want)
+	})
 }
 
 // talk is a pod at the far end of a connection: the silent one answers once, the closed one closes
