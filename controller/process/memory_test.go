@@ -35,7 +35,7 @@ import (
 )
 
 // maxCached bounds what the caches hold of a service without load, with their indexes, in bytes.
-const maxCached = 34 << 10
+const maxCached = 30 << 10
 
 // What the caches of the controller hold of a Service whose hosts rest and that has no pod, by
 // kind: live bytes, which the process has up to twice. The objects are those that the reconcilers

@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"io"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -76,7 +77,10 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 	list := controllers(mgr, key.Current, registries)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: c.Pod, SettingsWithin: 10 * time.Second,
-		Leases: c.Settings.Leases("controller", "controller."), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() { synced.Store(true) },
+		Leases: c.Settings.Leases("controller", "controller."), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() {
+			synced.Store(true)
+			debug.FreeOSMemory() // what the lists were decoded with is as much as what is kept of them
+		},
 		Fate: lease.OfPod(clients.Kube, c.Namespace, func(node string) bool { return mgr.SilentNodes().Has(node) })}
 	c.Log.Info("controller starts", "version", version.Version, "namespace", c.Namespace, "clusterDomain", mgr.ClusterDomain, "reconcilers", reconcile.Names(list))
 	return c.Run(ctx,

@@ -35,8 +35,9 @@ func TestWhatANewServiceCosts(t *testing.T) {
 		notes map[string]string
 		most  map[string]int
 	}{
-		"hosts that rest, no pod": {true, map[string]string{names.InitialScaleAnnotation: "0"}, bounds(map[string]int{"update routes/status": 2})},
-		"HTTPRoutes, no pod":      {false, map[string]string{names.InitialScaleAnnotation: "0"}, bounds(map[string]int{"create httproutes": 2})},
+		"hosts that rest, no pod": {true, map[string]string{names.InitialScaleAnnotation: "0"}, bounds(map[string]int{"update routes/status": 2,
+			"create services": 2, "create endpointslices": 0})},
+		"HTTPRoutes, no pod": {false, map[string]string{names.InitialScaleAnnotation: "0"}, bounds(map[string]int{"create httproutes": 2})},
 		// It takes five seconds until its pod is ready, so all say meanwhile what they wait for,
 		// and two Events say that it is over. Then the revision goes to zero.
 		"hosts that rest, a pod": {true, nil, bounds(map[string]int{"update services/status": 2, "update configurations/status": 2,
