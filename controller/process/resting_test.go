@@ -140,7 +140,7 @@ func TestAServiceRestsWhileActivatorsServeIt(t *testing.T) {
 			}
 			s.pass(100 * time.Second)
 			s.serves("quiet again", s.atRest)
-			s.pass(time.Minute)
+			s.pass(2 * time.Minute) // a minute after the last need, public Services go
 			for _, w := range s.store.Writes() {
 				if w.Resource == "routes/status" { // nothing that it says has changed
 					t.Errorf("round %d: %s", round, describe(w))
