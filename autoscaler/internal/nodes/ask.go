@@ -90,7 +90,7 @@ func (w *Watcher) askInTurnLocked(ctx context.Context, names []string, last *str
 		switch {
 		case room <= 0:
 			return
-		case len(pods) == 0, f.n == maxOverlap, f.n > 0 && now-f.last < period:
+		case len(pods) == 0, f.n == maxOverlap, f.n > 0 && now-f.last < aRound:
 			continue
 		case f.n == 0:
 			f.first = now
@@ -167,6 +167,7 @@ func (w *Watcher) ask(ctx context.Context, q question) {
 		}
 	case best.answer == silence && q.answers && ctx.Err() == nil && q.epoch == w.epoch && now-q.asked <= late:
 		w.watch.Unanswered(q.node, w.config.Self, q.asked, now)
+		w.hasNews()
 	}
 }
 

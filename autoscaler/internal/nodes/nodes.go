@@ -21,8 +21,10 @@ import (
 )
 
 const (
-	// period is the time between two rounds.
+	// period is the time between two rounds, and aRound what has passed of it in any case when the
+	// next one comes.
 	period = alive.AskTime / 2
+	aRound = period * 9 / 10
 	// late is after which time without a round this process has been paused.
 	late = 4 * period
 	// maxKnown bounds the pods of a node that are known at a time.
@@ -94,8 +96,10 @@ type Watcher struct {
 	inquiry inquiries
 	leases  map[string]lease
 	now     []alive.Verdict
-	// judged is what Judge received last. Only Round uses it.
+	// judged is what Judge received last. Only decide uses it.
 	judged map[string]bool
+	// news says that a question was not answered, so that something may be decided.
+	news chan struct{}
 }
 
 // lease is what is known of a node's Lease.
@@ -108,7 +112,7 @@ type lease struct {
 // New makes a Watcher, which asks nobody before it runs.
 func New(c Config) *Watcher {
 	times := func() map[string]time.Duration { return map[string]time.Duration{} }
-	return &Watcher{config: c, watch: alive.Watch{Self: c.Self}, began: c.Clock().Add(-time.Second), leases: map[string]lease{},
+	return &Watcher{config: c, watch: alive.Watch{Self: c.Self}, began: c.Clock().Add(-time.Second), leases: map[string]lease{}, news: make(chan struct{}, 1),
 		places: places{answers: map[string]struct{}{}, told: times(), speak: times()}, own: questions{asking: map[string]flight{}},
 		inquiry: inquiries{of: map[string]bool{}, about: times(), vouching: map[string]bool{}, vouched: map[string]spell{}}}
 }
@@ -127,6 +131,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			w.Round(ctx)
+		case <-w.news:
+			w.decide(ctx)
 		}
 	}
 }
@@ -136,8 +142,20 @@ func (w *Watcher) timeLocked() time.Duration { return w.config.Clock().Sub(w.beg
 
 // Round decides by what is known, and asks. It does not wait for answers.
 func (w *Watcher) Round(ctx context.Context) {
-	pods := w.config.Pods(maxKnown)
+	w.look(w.config.Pods(maxKnown))
+	w.decide(ctx)
 	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	now := w.timeLocked()
+	w.askOthersLocked(ctx, now)
+	w.acquaintLocked(ctx, now)
+	w.askLocked(ctx, now)
+}
+
+// look takes which pods there are now, and notices a pause.
+func (w *Watcher) look(pods map[string][]string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
 	now := w.timeLocked()
 	if w.last > 0 && now-w.last > late {
 		w.epoch++
@@ -149,6 +167,12 @@ func (w *Watcher) Round(ctx context.Context) {
 	for node := range pods {
 		w.watch.Bare(node, len(w.podsOf(node)) == 0)
 	}
+}
+
+// decide decides by what is known, and tells.
+func (w *Watcher) decide(ctx context.Context) {
+	w.mutex.Lock()
+	now := w.timeLocked()
 	w.now = w.watch.Step(now)
 	var told []alive.Verdict
 	silent := map[string]bool{}
@@ -164,9 +188,6 @@ func (w *Watcher) Round(ctx context.Context) {
 		}
 	}
 	maps.DeleteFunc(w.leases, func(_ string, l lease) bool { return !l.busy && now-l.read > leaseKept })
-	w.askOthersLocked(ctx, now)
-	w.acquaintLocked(ctx, now)
-	w.askLocked(ctx, now)
 	w.mutex.Unlock()
 	if !maps.Equal(silent, w.judged) {
 		w.judged = silent
@@ -174,6 +195,14 @@ func (w *Watcher) Round(ctx context.Context) {
 	}
 	for _, v := range told {
 		w.tell(v)
+	}
+}
+
+// hasNews has Run decide.
+func (w *Watcher) hasNews() {
+	select {
+	case w.news <- struct{}{}:
+	default:
 	}
 }
 
@@ -241,6 +270,7 @@ func (w *Watcher) Unreached(node, ip string, u *wire.Unreached) {
 func (w *Watcher) unansweredLocked(node, ip, by string, asked, now time.Duration) {
 	if by != w.config.Self || w.places.answered(ip) || w.places.open(node, now) {
 		w.watch.Unanswered(node, by, asked, now)
+		w.hasNews()
 	}
 }
 
