@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -230,4 +231,45 @@ func TestARefusalHasATimeOfItsOwn(t *testing.T) {
 		c.reject(errSlowHead)
 	}()
 	await(t, client, "HTTP/1.1 408 ")
+}
+
+// Its node has lost power: nobody will ever say that the program has ended, or acknowledge a byte.
+func TestAnUpstreamWhoseKernelIsDeadIsNotSeenOut(t *testing.T) {
+	arrived := make(chan bool)
+	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		if _, err := http.ReadRequest(r); err != nil {
+			return
+		}
+		raw, err := c.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Error(err)
+		}
+		// From here on the kernel drops all that comes.
+		raw.Control(func(fd uintptr) {
+			err = syscall.AttachLsf(int(fd), []syscall.SockFilter{*syscall.LsfStmt(syscall.BPF_RET|syscall.BPF_K, 0)})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		close(arrived)
+		<-t.Context().Done()
+	})
+	addr, p := proxyTo(t, backend, func(s *Server, p *policy) {
+		up := NewUpstream(backend, UpstreamOptions{DeadAfter: time.Second})
+		t.Cleanup(up.Close)
+		p.admit = func(*Request) Decision { return Decision{Upstream: up} }
+		p.done = make(chan Result, 1)
+	})
+	c := dialTo(t, addr)
+	io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+	<-arrived
+	c.Close()
+	select {
+	case res := <-p.done:
+		if res.Cause != ClientGone {
+			t.Errorf("%+v", res)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it is seen out for 30 s")
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -63,6 +64,14 @@ const unsentBytes = 64 << 10
 func setUnsent(raw syscall.RawConn, n int) {
 	const notSentLowAt = 25
 	raw.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, notSentLowAt, n) })
+}
+
+// setUserTimeout sets TCP_USER_TIMEOUT (tcp(7)).
+func setUserTimeout(raw syscall.RawConn, wait time.Duration) {
+	const userTimeout = 18
+	raw.Control(func(fd uintptr) {
+		syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, userTimeout, int(wait.Milliseconds()))
+	})
 }
 
 // isTCP reports whether a connection is TCP itself and not a layer above it.

@@ -70,6 +70,11 @@ type UpstreamOptions struct {
 	// time after a kind of answer (see Overruns). From then on connections are closed after such
 	// answers. It must not wait.
 	OnOverrun func(answer string)
+	// DeadAfter, if set, ends an exchange that its client has given up when the upstream's kernel
+	// has acknowledged nothing for so long after it was told. The kernel of a program that hangs
+	// does, and that of a node without power does not. By itself the connection stays for about
+	// 15 minutes. It also ends if the program reads nothing of what was sent to it for so long.
+	DeadAfter time.Duration
 	// Dial replaces the TCP dial.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 }
@@ -246,7 +251,12 @@ func (c *upConn) socket() net.Conn {
 
 // closeWrite tells the upstream that no more comes. It sends no TLS alert, which would wait for an
 // upstream that does not read.
-func (c *upConn) closeWrite() { closeWrite(c.socket()) }
+func (c *upConn) closeWrite() {
+	if wait := c.up.options.DeadAfter; wait > 0 && c.raw != nil {
+		setUserTimeout(c.raw, wait)
+	}
+	closeWrite(c.socket())
+}
 
 // reset closes the connection such that the upstream's next write fails.
 func (c *upConn) reset() {

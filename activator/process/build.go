@@ -52,6 +52,10 @@ type options struct {
 // that a request that met a dead node goes to another pod soon.
 const dialTimeout = time.Second
 
+// deadAfter is for how long a pod may acknowledge nothing of a request that was given up. An
+// activator that leaves waits for such requests.
+const deadAfter = 20 * time.Second
+
 func readOptions(c *component.Component) options {
 	e := c.Env
 	bound := func(name string, usual int64, use string) int64 { return e.Number(name, usual, 1, math.MaxInt64, use) }
@@ -110,7 +114,7 @@ func newTable(o options, budget *hold.Budget, store *settings.Store, who *identi
 	encrypt := func() bool { return store.Load().Network.SystemInternalTLS && who.CanVerify() }
 	table := backends.NewTable(func(k backends.Key, info *backends.Info) *hold.Queue {
 		pods := reach.Options{Encrypt: encrypt, TLS: who.Client(k.Namespace),
-			Upstream: forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout}}
+			Upstream: forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout, DeadAfter: deadAfter}}
 		return hold.New(info.ContainerConcurrency, budget.Share(k.Namespace), hold.Options{
 			Pressure: func(int) {
 				reporter.ReportNow(k)
@@ -130,7 +134,7 @@ func newRelay(o options, store *settings.Store) *relay.Table {
 	return &relay.Table{
 		Self: o.ip.Unmap(),
 		Open: func(a netip.AddrPort) *forward.Upstream {
-			return forward.NewUpstream(a.String(), forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout})
+			return forward.NewUpstream(a.String(), forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout, DeadAfter: deadAfter})
 		},
 		Off: func() bool {
 			n := &store.Load().Network
