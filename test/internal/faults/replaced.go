@@ -67,7 +67,7 @@ type verdicts struct {
 }
 
 func (s Set) sight(ctx context.Context) (sighting, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "serving.knative.dev/revision"})
 	if err != nil {
