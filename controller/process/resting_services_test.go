@@ -1,7 +1,6 @@
 package process
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,10 +10,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
 )
 
 // public says what there is of the public Services of the revisions.
@@ -105,6 +106,14 @@ func TestAPublicServiceIsKeptForWhoNamesIt(t *testing.T) {
 			},
 			func(s restingService) { s.naming("other", gatewayv1.HTTPRouteRule{BackendRefs: backend("other")}) },
 		},
+		"a DomainMapping that refers to it": {
+			func(s restingService) {
+				m := &servingv1beta1.DomainMapping{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "revision.test"}}
+				m.Spec.Ref = duckv1.KReference{APIVersion: "v1", Kind: "Service", Name: "a-00001", Namespace: "ns"}
+				s.put(domainMappings, "serving.knative.dev/v1beta1", "DomainMapping", m)
+			},
+			func(s restingService) { s.store.Remove(domainMappings, "ns", "revision.test") },
+		},
 		"no-gc": {
 			func(s restingService) { s.noGC("true") },
 			func(s restingService) { s.noGC("") },
@@ -187,19 +196,21 @@ func TestAControllerThatDiesBesideAPublicService(t *testing.T) {
 
 // A Service without load has these objects where hosts may rest.
 func TestWhatAServiceAtRestConsistsOf(t *testing.T) {
+	api := []string{"configurations a", "podautoscalers a-00001", "revisions a-00001", "routes a", "services a", "services a"}
+	minutes := append([]string{"deployments a-00001-deployment", "services a-00001-private"}, api...)
 	for what, c := range map[string]struct {
-		rests bool
-		want  []string
+		rests, putsAway bool
+		want            []string
 	}{
-		"rests": {true, []string{"configurations a", "deployments a-00001-deployment", "podautoscalers a-00001", "revisions a-00001", "routes a", "services a", "services a", "services a-00001-private"}},
-		"does not, as by default": {false, []string{"configurations a", "deployments a-00001-deployment", "endpointslices a-00001", "httproutes a.ns.example.com", "httproutes a.ns.svc.cluster.local",
-			"podautoscalers a-00001", "revisions a-00001", "routes a", "services a", "services a", "services a-00001", "services a-00001-private"}},
+		"rests":                {true, false, minutes},
+		"rests for long":       {true, true, api},
+		"does not, by default": {false, false, append([]string{"endpointslices a-00001", "httproutes a.ns.example.com", "httproutes a.ns.svc.cluster.local", "services a-00001"}, minutes...)},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newRestingService(t)
 				defer s.end()
-				s.rests = c.rests
+				s.rests, s.putsAway = c.rests, c.putsAway
 				s.set()
 				s.pass(time.Minute)
 				s.store.Writes()
@@ -213,9 +224,24 @@ func TestWhatAServiceAtRestConsistsOf(t *testing.T) {
 					n += writes[what]
 				}
 				t.Logf("%d writes: %v", n, writes)
-				have := slices.DeleteFunc(s.store.Names("ns"), func(name string) bool { return strings.HasPrefix(name, "secrets") || strings.HasPrefix(name, "leases") })
-				if fmt.Sprint(have) != fmt.Sprint(c.want) {
-					t.Errorf("it consists of %q, not %q", have, c.want)
+				s.pass(2 * time.Minute)
+				consists := func(want []string) {
+					t.Helper()
+					have := slices.DeleteFunc(s.store.Names("ns"), func(name string) bool {
+						return strings.HasPrefix(name, "secrets") || strings.HasPrefix(name, "leases") || strings.HasPrefix(name, "pods")
+					})
+					slices.Sort(have)
+					if want = slices.Sorted(slices.Values(want)); !slices.Equal(have, want) {
+						t.Errorf("it consists of %q, not %q", have, want)
+					}
+				}
+				consists(c.want)
+				if c.putsAway {
+					s.requests["a-00001"] = time.Now()
+					s.pass(10 * time.Second)
+					consists(minutes)
+					s.pass(5 * time.Minute)
+					consists(c.want)
 				}
 			})
 		})

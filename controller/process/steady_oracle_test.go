@@ -49,7 +49,8 @@ func (s *steady) check() {
 	s.remember()
 }
 
-// scalable: what requests woke half a minute ago has a Deployment for its pods.
+// scalable: what requests woke half a minute ago has a Deployment for its pods, and a Service that
+// lists them.
 func (s *steady) scalable() {
 	if len(s.wrong) > 0 || time.Since(s.moved) < mended {
 		return
@@ -62,6 +63,9 @@ func (s *steady) scalable() {
 		}
 		if d := get[appsv1.Deployment](s.ground, deployments, names.Deployment(pa.Name)); d == nil || ptr.Deref(d.Spec.Replicas, 1) == 0 {
 			s.fail("requests for %s wait since %s, and its Deployment is %v", pa.Name, time.Since(s.requests[pa.Name]), d)
+		}
+		if s.store.Get(coreServices, "ns", names.PrivateService(pa.Name)) == nil {
+			s.fail("requests for %s wait since %s, and it has no private Service", pa.Name, time.Since(s.requests[pa.Name]))
 		}
 	}
 }

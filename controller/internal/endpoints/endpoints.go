@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 
@@ -39,8 +40,10 @@ type reconciler struct {
 	activators discoverylisters.EndpointSliceLister
 	silent     func() sets.Set[string]
 	security   *security
-	needs      *needs
-	refusals   *reconcile.Refusals
+	// deployments are those of revisions.
+	deployments appslisters.DeploymentLister
+	needs       *needs
+	refusals    *reconcile.Refusals
 }
 
 // New returns the reconciler of the Services and EndpointSlices of revisions. Its keys are
@@ -64,17 +67,30 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 		Reconcile: r.reconcile, KeepStatus: true,
 		Gone: func(key reconcile.Key) { mgr.Refusals.Note("endpoints", key, nil); r.needs.forget(key) },
 	}.Controller()
-	r.needs = newNeeds(mgr, c)
+	r.needs, r.deployments = newNeeds(mgr, c), watchDeployments(mgr, c)
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
 	r.security = newSecurity(mgr, c, reconcile.AllOf(autoscalers.Informer()))
 	c.WatchForAll(ofActivators.Discovery().V1().EndpointSlices().Informer(), func() []reconcile.Key {
-		return proxiedFirst(autoscalers.Informer().GetStore().List())
+		return proxiedFirst(r.published(autoscalers.Informer().GetStore().List()))
 	})
 	c.WatchForAll(mgr.Silent().Informer(), func() []reconcile.Key {
-		return proxiedLast(autoscalers.Informer().GetStore().List())
+		return proxiedLast(r.published(autoscalers.Informer().GetStore().List()))
 	})
 	return c
+}
+
+// published leaves out the PodAutoscalers of revisions without a public Service: nobody lists
+// activators or pods for them. all is changed.
+func (r *reconciler) published(all []any) []any {
+	if !r.needs.settings.Load().Gateway.Resting {
+		return all
+	}
+	return slices.DeleteFunc(all, func(object any) bool {
+		pa := object.(*autoscalingv1alpha1.PodAutoscaler)
+		_, found, err := apply.Found(r.services.Services(pa.Namespace).Get(names.PublicService(pa.Name)))
+		return err == nil && !found
+	})
 }
 
 // proxiedFirst lists all keys, first those whose gateways send requests to activators now.
@@ -109,7 +125,7 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	}
 	wait, unneeded := r.needs.unneeded(pa, have)
 	if unneeded && wait == 0 {
-		err := errors.Join(r.service(ctx, pa, privateService(pa)), r.takeAway(ctx, pa, have))
+		err := errors.Join(r.private(ctx, pa), r.takeAway(ctx, pa, have))
 		r.refusals.Note("endpoints", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
 		return 0, err
 	}
@@ -123,7 +139,7 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 		}
 	}
 	// If one Service fails, the other is created all the same: requests may need it.
-	err = errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, public))
+	err = errors.Join(r.private(ctx, pa), r.service(ctx, pa, public))
 	err = errors.Join(err, r.publish(ctx, pa))
 	r.refusals.Note("endpoints", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
 	if unneeded && (again == 0 || wait < again) {

@@ -16,6 +16,7 @@ import (
 	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/api/serving/v1beta1"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
@@ -29,6 +30,7 @@ import (
 //	any, where no host may rest                            yes
 //	has the annotation serving.knative.dev/no-gc           yes
 //	an HTTPRoute names it, of Ebb or of somebody else      yes
+//	a DomainMapping refers to it                           yes
 //	has the mark of a Route that there is                  yes
 //	none of these for less than unneededFor                as it was
 //	none of these                                          no
@@ -48,6 +50,7 @@ type needs struct {
 	routes    listers.RouteLister
 	client    ebb.Interface
 	named     gateway.Named
+	mappings  reconcile.Index[*v1beta1.DomainMapping] // by the name that they refer to
 	now       func() time.Time
 
 	mu    sync.Mutex
@@ -56,9 +59,10 @@ type needs struct {
 
 func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller) *needs {
 	serving, httpRoutes := mgr.EbbInformers.Serving().V1(), mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
+	mappings := mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer()
 	n := &needs{
 		settings: mgr.Settings, revisions: serving.Revisions().Lister(), routes: serving.Routes().Lister(), client: mgr.Ebb,
-		named: gateway.NewNamed(httpRoutes), now: mgr.Now, since: map[reconcile.Key]time.Time{},
+		named: gateway.NewNamed(httpRoutes), mappings: gateway.Mappings(mappings), now: mgr.Now, since: map[reconcile.Key]time.Time{},
 	}
 	c.Watch(httpRoutes, func(object any) []reconcile.Key {
 		if !n.settings.Load().Gateway.Resting {
@@ -72,7 +76,18 @@ func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller) *needs {
 		}
 		return reconcile.Self(object)
 	})
+	c.Watch(mappings, func(object any) []reconcile.Key {
+		if dm, ok := object.(*v1beta1.DomainMapping); ok && toService(dm) && n.settings.Load().Gateway.Resting {
+			return []reconcile.Key{{Namespace: dm.Namespace, Name: dm.Spec.Ref.Name}}
+		}
+		return nil
+	})
 	return n
+}
+
+// toService reports whether a mapping refers to a Service of Kubernetes.
+func toService(dm *v1beta1.DomainMapping) bool {
+	return dm.Spec.Ref.Kind == "Service" && !strings.Contains(dm.Spec.Ref.APIVersion, "/") && dm.Spec.Ref.Group == ""
 }
 
 // unneeded reports whether nobody needs the public Service of a revision, and how much longer that
@@ -96,7 +111,7 @@ func (n *needs) unneeded(pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Ser
 }
 
 func (n *needs) someone(key reconcile.Key, have *corev1.Service) bool {
-	if !n.settings.Load().Gateway.Resting || n.named.By(key) {
+	if !n.settings.Load().Gateway.Resting || n.named.By(key) || slices.ContainsFunc(n.mappings.Of(key.Namespace, key.Name), toService) {
 		return true
 	}
 	if rev, err := n.revisions.Revisions(key.Namespace).Get(key.Name); err == nil && rev.Annotations[names.NoGCAnnotation] == "true" {

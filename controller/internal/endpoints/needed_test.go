@@ -10,6 +10,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
@@ -82,5 +84,28 @@ func TestAServiceThatWasMarkedMeanwhileStays(t *testing.T) {
 	}
 	if _, err := api.Get(t.Context(), seen.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the mark is of a Route that is gone, and the Service is there: %v", err)
+	}
+}
+
+// While an activator is replaced, its EndpointSlice changes several times.
+func TestOnlyRevisionsWithAPublicServiceFollowActivators(t *testing.T) {
+	pa := podAutoscaler(autoscalingv1alpha1.ProtocolHTTP1)
+	for what, c := range map[string]struct{ rests, there, want bool }{
+		"hosts may rest, and it is there": {true, true, true},
+		"hosts may rest, and it is not":   {true, false, false},
+		"no host may rest":                {false, false, true},
+	} {
+		s := settings.Default()
+		s.Gateway.Resting = c.rests
+		services := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		if c.there {
+			if err := services.Add(publicService(pa)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := &reconciler{services: corelisters.NewServiceLister(services), needs: &needs{settings: settings.NewStore(s)}}
+		if got := len(r.published([]any{pa})) == 1; got != c.want {
+			t.Errorf("%s: it is looked at: %v", what, got)
+		}
 	}
 }

@@ -7,6 +7,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"ebb.dev/ebb/api/serving/v1beta1"
+	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
 // byNamed indexes HTTPRoutes by the Services that they name, whatever their namespaces are.
@@ -64,4 +67,9 @@ func AllServices(object any) (out []types.NamespacedName) {
 		}
 	}
 	return out
+}
+
+// Mappings finds DomainMappings by the name that they refer to.
+func Mappings(informer cache.SharedIndexInformer) reconcile.Index[*v1beta1.DomainMapping] {
+	return reconcile.IndexBy(informer, "referred", func(dm *v1beta1.DomainMapping) []string { return []string{dm.Spec.Ref.Name} })
 }

@@ -110,10 +110,8 @@ func newRests(mgr *reconcile.Manager, c *reconcile.Controller, seen *shared.Seen
 		bridges:     reconcile.IndexByLabel[*gatewayv1.HTTPRoute](mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), names.BridgeLabel),
 		foreign:     gateway.NewForeign(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), mgr.SystemNamespace),
 		autoscalers: mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Lister(),
-		mappings: reconcile.IndexBy(mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer(), "referred", func(dm *v1beta1.DomainMapping) []string {
-			return []string{dm.Spec.Ref.Name}
-		}),
-		courses: map[reconcile.Key]*course{},
+		mappings:    gateway.Mappings(mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer()),
+		courses:     map[reconcile.Key]*course{},
 	}
 	if mgr.ToGateways != nil {
 		r.activators.Through(mgr.ToGateways)
