@@ -194,6 +194,27 @@ func TestAControllerThatDiesBesideAPublicService(t *testing.T) {
 	})
 }
 
+// A mark in a template is nobody's: the reconcilers would write and unwrite it for ever.
+func TestAMarkInATemplateDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.rests = false
+		s.set()
+		s.hello("dev.local/hello:1", map[string]string{names.NeededByAnnotation: "a"})
+		s.pass(2 * time.Minute)
+		s.hello("dev.local/hello:2", nil)
+		s.pass(time.Minute)
+		s.store.Writes()
+		s.pass(time.Minute)
+		for _, w := range s.store.Writes() {
+			if w.Verb == "update" && w.Resource == "services" {
+				t.Fatalf("somebody writes %s", describe(w))
+			}
+		}
+	})
+}
+
 // A Service without load has these objects where hosts may rest.
 func TestWhatAServiceAtRestConsistsOf(t *testing.T) {
 	api := []string{"configurations a", "podautoscalers a-00001", "revisions a-00001", "routes a", "services a", "services a"}

@@ -31,7 +31,7 @@ func childAnnotations(rev *servingv1.Revision) map[string]string {
 	annotations := make(map[string]string, len(rev.Annotations))
 	maps.Copy(annotations, rev.Annotations)
 	for _, key := range []string{names.LastPinnedAnnotation, names.NoGCAnnotation, names.RoutingStateModifiedAnnotation,
-		names.RoutesAnnotation, names.ParkedAnnotation, names.WentBackAnnotation} {
+		names.RoutesAnnotation, names.ParkedAnnotation, names.WentBackAnnotation, names.NeededByAnnotation} {
 		delete(annotations, key)
 	}
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return names.IsCold(key) })
