@@ -16,7 +16,7 @@ import (
 const byNamed = "named"
 
 // Named tells which Services HTTPRoutes name, those of others too, with backends of other
-// namespaces and those that get a copy of each request.
+// namespaces, those that get a copy of each request, and those whose clients a mesh leads.
 type Named struct{ httpRoutes cache.Indexer }
 
 // NewNamed reads the HTTPRoutes of an informer that has not started yet.
@@ -57,6 +57,11 @@ func AllServices(object any) (out []types.NamespacedName) {
 			if f.RequestMirror != nil {
 				add(f.RequestMirror.BackendRef)
 			}
+		}
+	}
+	for _, ref := range h.Spec.ParentRefs {
+		if group := gatewayv1.Group(gatewayv1.GroupName); ptr.Deref(ref.Group, group) == "" && ptr.Deref(ref.Kind, "Gateway") == "Service" {
+			add(gatewayv1.BackendObjectReference{Namespace: ref.Namespace, Name: ref.Name})
 		}
 	}
 	for _, rule := range h.Spec.Rules {
