@@ -194,6 +194,26 @@ func TestAControllerThatDiesBesideAPublicService(t *testing.T) {
 	})
 }
 
+// A Route that is deleted before it has HTTPRoutes leaves a mark, and nobody else tells of it.
+func TestTheMarkOfADeletedRouteDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		s.refuseCreation("httproutes")
+		route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", Annotations: map[string]string{names.RestingAnnotation: "disabled"}}}
+		route.Spec.Traffic = []servingv1.TrafficTarget{{RevisionName: "a-00001", Percent: ptr.To[int64](100)}}
+		s.put(routesResource, "serving.knative.dev/v1", "Route", route)
+		s.within(time.Minute, "marked", both)
+		s.pass(5 * time.Minute)
+		if s.public() != both {
+			t.Errorf("a Route waits for it, and there is %q", s.public())
+		}
+		s.store.Remove(routesResource, "ns", "b")
+		s.within(3*time.Minute, "the Route is gone", "")
+	})
+}
+
 // A mark in a template is nobody's: the reconcilers would write and unwrite it for ever.
 func TestAMarkInATemplateDoesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

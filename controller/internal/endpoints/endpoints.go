@@ -67,7 +67,7 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 		Reconcile: r.reconcile, KeepStatus: true,
 		Gone: func(key reconcile.Key) { mgr.Refusals.Note("endpoints", key, nil); r.needs.forget(key) },
 	}.Controller()
-	r.needs, r.deployments = newNeeds(mgr, c), watchDeployments(mgr, c)
+	r.needs, r.deployments = newNeeds(mgr, c, services.Informer()), watchDeployments(mgr, c)
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
 	r.security = newSecurity(mgr, c, reconcile.AllOf(autoscalers.Informer()))
@@ -133,11 +133,6 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	if secure {
 		public = overTLS(public, pa)
 	}
-	if r.needs.settings.Load().Gateway.Resting {
-		for _, route := range NeededBy(have) {
-			Mark(public, route)
-		}
-	}
 	// If one Service fails, the other is created all the same: requests may need it.
 	err = errors.Join(r.private(ctx, pa), r.service(ctx, pa, public))
 	err = errors.Join(err, r.publish(ctx, pa))
@@ -165,14 +160,24 @@ func (r *reconciler) secure(ctx context.Context, pa *autoscalingv1alpha1.PodAuto
 	return r.security.ready(ctx, pa, activators, before)
 }
 
+// service writes a Service as wanted. Where hosts may rest, the version that is written keeps its
+// marks: the cache may not have shown that one, nor that a Route has made the Service.
 func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, want *corev1.Service) error {
 	have, found, err := apply.Found(r.services.Services(pa.Namespace).Get(want.Name))
 	if err != nil {
 		return err
 	}
+	gone, err := r.needs.gone(ctx, have)
+	if err != nil {
+		return err
+	}
 	_, _, err = apply.Child(ctx, r.kube.CoreV1().Services(pa.Namespace), "Service", pa, have, found, want,
 		func(have, want *corev1.Service) {
+			marks := NeededBy(have)
 			apply.Metadata(have, want)
+			if r.needs.settings.Load().Gateway.Resting {
+				setMarks(have, slices.DeleteFunc(marks, func(route string) bool { return slices.Contains(gone, route) }))
+			}
 			have.Spec.Ports, have.Spec.Selector = want.Spec.Ports, want.Spec.Selector
 		})
 	return err

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
@@ -57,7 +59,7 @@ type needs struct {
 	since map[reconcile.Key]time.Time // when nobody was seen to need it; who has forgotten it waits longer
 }
 
-func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller) *needs {
+func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller, services cache.SharedIndexInformer) *needs {
 	serving, httpRoutes := mgr.EbbInformers.Serving().V1(), mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	mappings := mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer()
 	n := &needs{
@@ -69,6 +71,17 @@ func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller) *needs {
 			return nil
 		}
 		return gateway.AllServices(object) // a public Service has the name of its PodAutoscaler
+	})
+	marked := reconcile.IndexBy(services, names.NeededByAnnotation, NeededBy)
+	c.Watch(serving.Routes().Informer(), func(object any) (keys []reconcile.Key) {
+		route, ok := object.(*servingv1.Route)
+		if !ok || n.has(route.Namespace, route.Name) {
+			return nil
+		}
+		for _, service := range marked.Of(route.Namespace, route.Name) {
+			keys = append(keys, reconcile.Self(service)...)
+		}
+		return keys
 	})
 	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key {
 		if rev, ok := object.(*servingv1.Revision); !ok || rev.Annotations[names.NoGCAnnotation] == "" || !n.settings.Load().Gateway.Resting {
@@ -117,10 +130,29 @@ func (n *needs) someone(key reconcile.Key, have *corev1.Service) bool {
 	if rev, err := n.revisions.Revisions(key.Namespace).Get(key.Name); err == nil && rev.Annotations[names.NoGCAnnotation] == "true" {
 		return true
 	}
-	return slices.ContainsFunc(NeededBy(have), func(route string) bool {
-		_, err := n.routes.Routes(key.Namespace).Get(route)
-		return err == nil
-	})
+	return slices.ContainsFunc(NeededBy(have), func(route string) bool { return n.has(key.Namespace, route) })
+}
+
+// has reports whether the cache has a Route.
+func (n *needs) has(namespace, route string) bool {
+	_, err := n.routes.Routes(namespace).Get(route)
+	return err == nil
+}
+
+// gone returns those of the marks whose Routes are gone. The API server is asked, as the cache may
+// not have a Route yet.
+func (n *needs) gone(ctx context.Context, have *corev1.Service) (gone []string, err error) {
+	for _, route := range NeededBy(have) {
+		if n.has(have.Namespace, route) {
+			continue
+		}
+		if _, found, err := apply.Found(n.client.ServingV1().Routes(have.Namespace).Get(ctx, route, metav1.GetOptions{})); err != nil {
+			return gone, fmt.Errorf("read Route %s/%s: %w", have.Namespace, route, err)
+		} else if !found {
+			gone = append(gone, route)
+		}
+	}
+	return gone, nil
 }
 
 func (n *needs) forget(key reconcile.Key) {
@@ -132,10 +164,8 @@ func (n *needs) forget(key reconcile.Key) {
 // takeAway deletes the public Service in this version, and its EndpointSlices after it.
 func (r *reconciler) takeAway(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Service) error {
 	if have != nil && metav1.IsControlledBy(have, pa) {
-		for _, route := range NeededBy(have) { // the cache may not have it yet
-			if _, found, err := apply.Found(r.needs.client.ServingV1().Routes(pa.Namespace).Get(ctx, route, metav1.GetOptions{})); err != nil || found {
-				return err
-			}
+		if gone, err := r.needs.gone(ctx, have); err != nil || len(gone) < len(NeededBy(have)) {
+			return err
 		}
 		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion}}
 		if err := apply.Delete(ctx, r.kube.CoreV1().Services(pa.Namespace), "Service", have, options); err != nil {
@@ -143,10 +173,10 @@ func (r *reconciler) takeAway(ctx context.Context, pa *autoscalingv1alpha1.PodAu
 		}
 		r.needs.forget(reconcile.Key{Namespace: pa.Namespace, Name: pa.Name})
 	}
-	for _, slice := range r.slices.Of(pa.Namespace, pa.Name) {
-		if slice.Labels[discoveryv1.LabelManagedBy] != managedBy || !metav1.IsControlledBy(slice, pa) {
-			continue
-		}
+	own := slices.DeleteFunc(r.slices.Of(pa.Namespace, pa.Name), func(slice *discoveryv1.EndpointSlice) bool {
+		return slice.Labels[discoveryv1.LabelManagedBy] != managedBy || !metav1.IsControlledBy(slice, pa)
+	})
+	for _, slice := range own {
 		if err := apply.Delete(ctx, r.kube.DiscoveryV1().EndpointSlices(pa.Namespace), "EndpointSlice", slice, metav1.DeleteOptions{}); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,19 +42,30 @@ func TestMarksOfAPublicService(t *testing.T) {
 	}
 }
 
-// A cache may not show yet that a Route has marked a Service, or that there is the Route.
-func TestAServiceThatWasMarkedMeanwhileStays(t *testing.T) {
+// beside is a reconciler whose caches are empty, with an API server. Hosts may rest.
+func beside(t *testing.T) (*reconciler, *reconcile.Controller) {
 	_, config := apiservertest.Start(t)
 	clients, err := reconcile.ConnectTo(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr := reconcile.NewManager(clients, settings.NewStore(nil), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
-	slices := mgr.Kubernetes("", names.ServerlessServiceLabel).Discovery().V1().EndpointSlices().Informer()
-	r := &reconciler{kube: clients.Kube, slices: reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices, names.ServerlessServiceLabel),
-		needs: &needs{client: clients.Ebb, since: map[reconcile.Key]time.Time{}}}
+	snapshot, err := settings.Parse(map[string]map[string]string{settings.GatewayName: {"resting-routes": "Enabled"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mgr := reconcile.NewManager(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	of := mgr.Kubernetes("", names.ServerlessServiceLabel)
+	services, c := of.Core().V1().Services(), &reconcile.Controller{Name: "endpoints"}
+	return &reconciler{kube: clients.Kube, services: services.Lister(),
+		slices: reconcile.IndexByLabel[*discoveryv1.EndpointSlice](of.Discovery().V1().EndpointSlices().Informer(), names.ServerlessServiceLabel),
+		needs:  newNeeds(mgr, c, services.Informer())}, c
+}
+
+// A cache may not show yet that a Route has marked a Service, or that there is the Route.
+func TestAServiceThatWasMarkedMeanwhileStays(t *testing.T) {
+	r, _ := beside(t)
 	pa := podAutoscaler(autoscalingv1alpha1.ProtocolHTTP1)
-	api := clients.Kube.CoreV1().Services(pa.Namespace)
+	api := r.kube.CoreV1().Services(pa.Namespace)
 	seen, err := api.Create(t.Context(), publicService(pa), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +79,7 @@ func TestAServiceThatWasMarkedMeanwhileStays(t *testing.T) {
 		t.Errorf("it was marked since it was seen: %v", err)
 	}
 	route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: pa.Namespace, Name: "hello"}}
-	if _, err := clients.Ebb.ServingV1().Routes(pa.Namespace).Create(t.Context(), route, metav1.CreateOptions{}); err != nil {
+	if _, err := r.needs.client.ServingV1().Routes(pa.Namespace).Create(t.Context(), route, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.takeAway(t.Context(), pa, marked); err != nil {
@@ -76,7 +88,7 @@ func TestAServiceThatWasMarkedMeanwhileStays(t *testing.T) {
 	if _, err := api.Get(t.Context(), seen.Name, metav1.GetOptions{}); err != nil {
 		t.Fatalf("it is gone: %v", err)
 	}
-	if err := clients.Ebb.ServingV1().Routes(pa.Namespace).Delete(t.Context(), "hello", metav1.DeleteOptions{}); err != nil {
+	if err := r.needs.client.ServingV1().Routes(pa.Namespace).Delete(t.Context(), "hello", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.takeAway(t.Context(), pa, marked); err != nil {
@@ -108,4 +120,64 @@ func TestOnlyRevisionsWithAPublicServiceFollowActivators(t *testing.T) {
 			t.Errorf("%s: it is looked at: %v", what, got)
 		}
 	}
+}
+
+// A Route may make the Service, or mark it, while the cache is behind. Marks of Routes that are
+// gone do not pile up.
+func TestWhatIsWrittenKeepsTheMarks(t *testing.T) {
+	r, _ := beside(t)
+	pa := podAutoscaler(autoscalingv1alpha1.ProtocolHTTP1)
+	api, caches := r.kube.CoreV1().Services(pa.Namespace), cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	r.services = corelisters.NewServiceLister(caches)
+	for _, name := range []string{"first", "second"} {
+		route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: pa.Namespace, Name: name}}
+		if _, err := r.needs.client.ServingV1().Routes(pa.Namespace).Create(t.Context(), route, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(marks ...string) *corev1.Service {
+		t.Helper()
+		have, err := api.Get(t.Context(), pa.Name, metav1.GetOptions{})
+		if err != nil || !slices.Equal(NeededBy(have), marks) {
+			t.Fatalf("the marks are %v, not %v, %v", NeededBy(have), marks, err)
+		}
+		return have
+	}
+	if _, err := api.Create(t.Context(), Public(pa, "first"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.service(t.Context(), pa, publicService(pa)); err != nil {
+		t.Fatal(err)
+	}
+	old := want("first")
+	next := old.DeepCopy()
+	Mark(next, "second")
+	next, err := api.Update(t.Context(), next, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pa.Annotations["a"] = "new"
+	if err := caches.Add(old); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.service(t.Context(), pa, publicService(pa)); !apierrors.IsConflict(err) {
+		t.Fatalf("it was marked since: %v", err)
+	}
+	if err := caches.Update(next); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.service(t.Context(), pa, publicService(pa)); err != nil {
+		t.Fatal(err)
+	}
+	next = want("first", "second")
+	if err := caches.Update(next); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.needs.client.ServingV1().Routes(pa.Namespace).Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.service(t.Context(), pa, publicService(pa)); err != nil {
+		t.Fatal(err)
+	}
+	want("second")
 }
