@@ -83,6 +83,7 @@ func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller, services cache.Sh
 		}
 		return keys
 	})
+	c.Others = n.forget // when it is ours again, others may have needed it since
 	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key {
 		if rev, ok := object.(*servingv1.Revision); !ok || rev.Annotations[names.NoGCAnnotation] == "" || !n.settings.Load().Gateway.Resting {
 			return nil
@@ -176,6 +177,11 @@ func (r *reconciler) takeAway(ctx context.Context, pa *autoscalingv1alpha1.PodAu
 	own := slices.DeleteFunc(r.slices.Of(pa.Namespace, pa.Name), func(slice *discoveryv1.EndpointSlice) bool {
 		return slice.Labels[discoveryv1.LabelManagedBy] != managedBy || !metav1.IsControlledBy(slice, pa)
 	})
+	if have == nil && len(own) > 0 { // the cache may not have it yet
+		if _, found, err := apply.Found(r.kube.CoreV1().Services(pa.Namespace).Get(ctx, names.PublicService(pa.Name), metav1.GetOptions{})); err != nil || found {
+			return err
+		}
+	}
 	for _, slice := range own {
 		if err := apply.Delete(ctx, r.kube.DiscoveryV1().EndpointSlices(pa.Namespace), "EndpointSlice", slice, metav1.DeleteOptions{}); err != nil {
 			return err

@@ -181,3 +181,54 @@ func TestWhatIsWrittenKeepsTheMarks(t *testing.T) {
 	}
 	want("second")
 }
+
+// The cache of EndpointSlices may be ahead of that of Services.
+func TestEndpointSlicesStayWhileTheirServiceDoes(t *testing.T) {
+	r, _ := beside(t)
+	pa := podAutoscaler(autoscalingv1alpha1.ProtocolHTTP1)
+	api, slices := r.kube.CoreV1().Services(pa.Namespace), r.kube.DiscoveryV1().EndpointSlices(pa.Namespace)
+	slice := makeSlices(pa, nil)[0]
+	informer := cache.NewSharedIndexInformer(nil, &discoveryv1.EndpointSlice{}, 0, cache.Indexers{})
+	r.slices = reconcile.IndexByLabel[*discoveryv1.EndpointSlice](informer, names.ServerlessServiceLabel)
+	if err := informer.GetStore().Add(slice); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slices.Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Create(t.Context(), Public(pa, "hello"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.takeAway(t.Context(), pa, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slices.Get(t.Context(), slice.Name, metav1.GetOptions{}); err != nil {
+		t.Fatalf("its Service is there: %v", err)
+	}
+	if err := api.Delete(t.Context(), pa.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.takeAway(t.Context(), pa, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slices.Get(t.Context(), slice.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("its Service is gone: %v", err)
+	}
+}
+
+// While another replica had the revision, somebody may have needed its Service. The minute begins
+// anew.
+func TestAnotherReplicasMinuteDoesNotCount(t *testing.T) {
+	r, c := beside(t)
+	pa := podAutoscaler(autoscalingv1alpha1.ProtocolHTTP1)
+	have := publicService(pa)
+	now := time.Now()
+	r.needs.now = func() time.Time { return now }
+	for range 2 {
+		if wait, ok := r.needs.unneeded(pa, have); !ok || wait != unneededFor {
+			t.Fatalf("it goes after %s, %t", wait, ok)
+		}
+		now = now.Add(time.Hour)
+		c.Others(reconcile.Key{Namespace: pa.Namespace, Name: pa.Name})
+	}
+}
