@@ -30,6 +30,7 @@ import (
 //
 //	the revision, its Service                              has a public Service
 //	any, where no host may rest                            yes
+//	any, with system-internal-tls, where none does         yes
 //	has the annotation serving.knative.dev/no-gc           yes
 //	an HTTPRoute names it, of Ebb or of somebody else      yes
 //	a DomainMapping refers to it                           yes
@@ -125,7 +126,7 @@ func (n *needs) unneeded(pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Ser
 }
 
 func (n *needs) someone(key reconcile.Key, have *corev1.Service) bool {
-	if !n.settings.Load().Gateway.Resting || n.named.By(key) || slices.ContainsFunc(n.mappings.Of(key.Namespace, key.Name), toService) {
+	if s := n.settings.Load(); !s.Gateway.Resting || s.Network.SystemInternalTLS || n.named.By(key) || slices.ContainsFunc(n.mappings.Of(key.Namespace, key.Name), toService) {
 		return true
 	}
 	if rev, err := n.revisions.Revisions(key.Namespace).Get(key.Name); err == nil && rev.Annotations[names.NoGCAnnotation] == "true" {

@@ -232,3 +232,18 @@ func TestAnotherReplicasMinuteDoesNotCount(t *testing.T) {
 		c.Others(reconcile.Key{Namespace: pa.Namespace, Name: pa.Name})
 	}
 }
+
+// With system-internal-tls nothing rests. A revision has its Service before a Route leads to it, so
+// that gateways use TLS from the first request on.
+func TestWithTLSEachRevisionHasAService(t *testing.T) {
+	r, _ := beside(t)
+	snapshot, err := settings.Parse(map[string]map[string]string{settings.GatewayName: {"resting-routes": "Enabled"},
+		settings.NetworkName: {"system-internal-tls": "Enabled"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.needs.settings.Set(snapshot)
+	if _, unneeded := r.needs.unneeded(podAutoscaler(autoscalingv1alpha1.ProtocolHTTP1), nil); unneeded {
+		t.Error("nobody needs it")
+	}
+}
