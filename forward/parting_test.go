@@ -8,9 +8,10 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // However a request ends for its client, it ends for the Handler when the upstream has ended: until
@@ -245,8 +246,9 @@ func TestAnUpstreamWhoseKernelIsDeadIsNotSeenOut(t *testing.T) {
 			t.Error(err)
 		}
 		// From here on the kernel drops all that comes.
+		drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
 		raw.Control(func(fd uintptr) {
-			err = syscall.AttachLsf(int(fd), []syscall.SockFilter{*syscall.LsfStmt(syscall.BPF_RET|syscall.BPF_K, 0)})
+			err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
 		})
 		if err != nil {
 			t.Error(err)

@@ -175,7 +175,7 @@ func copyService(t *testing.T, store *apiservertest.Store, n int) {
 // encoded returns the object as an API server has it.
 func encoded(t *testing.T, o *unstructured.Unstructured) string {
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "controller", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: o.GetAPIVersion(),
-		FieldsType: "FieldsV1", Time: ptr.To(metav1.Now()), FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{".":{},"f:app":{}}},"f:spec":{}}`)}}})
+		FieldsType: "FieldsV1", Time: ptr.To(metav1.Now()), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{".":{},"f:app":{}}},"f:spec":{}}`)}})
 	text, err := o.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
