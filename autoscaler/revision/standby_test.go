@@ -433,6 +433,22 @@ func TestPodsThatSleepSurviveARestart(t *testing.T) {
 	b.want("forgotten", 0, 0)
 }
 
+// The node of an autoscaler and of pods that sleep is drained. The next autoscaler finds their
+// successors, which start, and a status with the pods that are left.
+func TestSuccessorsOfPodsThatSleptFallAsleepAfterARestart(t *testing.T) {
+	for asleep := range int32(3) {
+		b := newVillage(t, func(c *Config) { c.Standby.Always, c.Standby.MaxPods = true, 3 })
+		b.load = 1
+		b.counts = Counts{Ready: 1, Asleep: asleep, NotReady: 3 - asleep}
+		b.Revision = New(b.config, b.counts, b.now)
+		if !b.Import(State{Desired: 1, Asleep: asleep, Zero: zero.State{Active: zero.Yes, Initialized: true}}, 0, b.now) {
+			t.Fatal("the status is not taken")
+		}
+		b.run(5 * time.Minute)
+		b.want("after", 1, 3)
+	}
+}
+
 // Nobody can reach a superseded revision, so its pods are not kept, whoever asked for them.
 func TestASupersededRevisionKeepsNoPodAsleep(t *testing.T) {
 	for name, change := range map[string]func(c *Config){

@@ -133,9 +133,11 @@ func (r *Revision) importStatus(s State, now time.Time) bool {
 	if s.Desired+s.Asleep == r.counts.Running() {
 		r.ordered, r.assumed = r.counts.Running(), true
 	}
-	// The pods that sleep are idle from now on, as far as is known.
+	// The pods that sleep are idle from now on, as far as is known. So are others beyond those that
+	// were wanted: a pod that slept on a node that was drained has a successor that starts.
 	s.Keep.Needed = min(max(s.Desired, 0), keep.Ranks)
-	s.Keep.IdleSince = slices.Repeat([]time.Time{now}, int(min(s.Keep.Needed+max(s.Asleep, 0), keep.Ranks)))
+	idle := max(s.Keep.Needed+max(s.Asleep, 0), r.counts.Running())
+	s.Keep.IdleSince = slices.Repeat([]time.Time{now}, int(min(idle, keep.Ranks)))
 	if history, ok := keep.Import(s.Keep, 0, now); ok {
 		r.history = history
 	}
