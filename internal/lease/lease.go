@@ -61,7 +61,7 @@ type Election struct {
 
 	// Won is called when this replica holds a bucket, with a context that ends when it no longer
 	// does. Then Lost is called. It returns when no work is being done for the bucket; only then
-	// can another replica get the Lease.
+	// can another replica get the Lease, unless Fate says that this one is gone or dead.
 	Won  func(bucket string, held context.Context)
 	Lost func(bucket string)
 	// Renewed, if set, is called before Won and after each renewal, with the time until which this

@@ -358,20 +358,27 @@ func TestALeaseThatIsNotRenewedIsTakenWhenItIsOver(t *testing.T) {
 			a := w.begin(t, s, "a", quick(1), source(seed), 10*time.Millisecond)
 			time.Sleep(time.Second)
 			b := w.begin(t, s, "b", quick(1), source(seed+100), 10*time.Millisecond)
-			time.Sleep(30*time.Second + time.Duration(source(seed).Int63n(int64(4*time.Second))))
-			a.cut.Store(true)
-			time.Sleep(time.Second)
-			renewed := s.spec(t, "controller.00-of-01").RenewTime.Time
-			for len(b.holds()) == 0 && time.Since(renewed) < time.Minute {
-				time.Sleep(10 * time.Millisecond)
-			}
-			if took := time.Since(renewed); took < 15*time.Second || took > 15500*time.Millisecond {
+			if took := takes(t, s, seed, a, b); took < 15*time.Second || took > 15500*time.Millisecond {
 				t.Errorf("seed %d: %v after the last renewal", seed, took)
 			}
-			b.end()
-			a.end()
 		})
 	}
+}
+
+// takes cuts off the holder a at some time of its renewals, returns how long after the last one b
+// has the lease, and ends both.
+func takes(t *testing.T, s *server, seed int64, a, b *replica) time.Duration {
+	time.Sleep(30*time.Second + time.Duration(source(seed).Int63n(int64(4*time.Second))))
+	a.cut.Store(true)
+	time.Sleep(time.Second)
+	renewed := s.spec(t, "controller.00-of-01").RenewTime.Time
+	for len(b.holds()) == 0 && time.Since(renewed) < time.Minute {
+		time.Sleep(10 * time.Millisecond)
+	}
+	took := time.Since(renewed)
+	b.end()
+	a.end()
+	return took
 }
 
 // Its holder died while the API server was away, for longer than the lease lasts. The one that
