@@ -194,6 +194,33 @@ func TestAControllerThatDiesBesideAPublicService(t *testing.T) {
 	})
 }
 
+// Hosts that rested stay with the activators, which serve them, while the API server takes no
+// Services.
+func TestHostsMayNotRestAnyMoreAndNoServiceCanBeMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		s.refuseCreation("services")
+		s.rests = false
+		s.set()
+		for range 60 {
+			s.pass(step)
+			s.within(time.Minute, "refused", "endpointslices a-00001")
+		}
+		rev := get[servingv1.Revision](s.ground, revisions, "a-00001")
+		if c := rev.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); !c.IsTrue() {
+			t.Errorf("the revision serves, and says %+v", c)
+		}
+		route := get[servingv1.Route](s.ground, routesResource, "a")
+		if c := route.Status.GetCondition(servingv1.RouteConditionIngressReady); !strings.Contains(c.GetMessage(), "exceeded quota: few") {
+			t.Errorf("the Route says %+v", c)
+		}
+		s.forbid(nil)
+		s.within(3*time.Minute, "not refused any more", both)
+	})
+}
+
 // A Route that is deleted before it has HTTPRoutes leaves a mark, and nobody else tells of it.
 func TestTheMarkOfADeletedRouteDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -43,6 +43,10 @@ func (l Led) To(namespace, service string) (bool, error) {
 	return len(list) > 0 || l.planned.LeadsTo(namespace, service), err
 }
 
+// ByPlan reports whether activators that follow a plan lead to a revision. They need no public
+// Service.
+func (l Led) ByPlan(namespace, revision string) bool { return l.planned.LeadsTo(namespace, revision) }
+
 // Services returns the names of the Services in its namespace that an HTTPRoute names.
 func Services(h *gatewayv1.HTTPRoute) map[string]bool {
 	out := map[string]bool{}

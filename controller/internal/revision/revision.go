@@ -311,13 +311,15 @@ func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 }
 
 // unreachable tells that the API server refuses what leads to the revision, or what scales it. What
-// was up already goes on serving.
+// was up already goes on serving, by its public Service or by activators that follow a plan.
 func (r *reconciler) unreachable(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler) {
 	why := r.mgr.Refusals.Of(reconcile.Key{Namespace: rev.Namespace, Name: names.PodAutoscaler(rev.Name)})
 	if why == "" || pa == nil {
 		return
 	}
-	if there, err := r.reachable(pa); err == nil && !(there && (observation{autoscaler: pa}).initialized()) {
+	there, err := r.reachable(pa)
+	there = there || r.led.ByPlan(rev.Namespace, rev.Name)
+	if err == nil && !(there && (observation{autoscaler: pa}).initialized()) {
 		rev.GetConditionSet().Manage(&rev.Status).MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", why)
 	}
 }
