@@ -128,7 +128,7 @@ func (s *steady) wanted(name, host string) bool {
 // explained: what is not Ready for longer than a minute names one of the things that are wrong.
 func (s *steady) explained(service *servingv1.Service, condition *apis.Condition) {
 	if len(s.wrong) == 0 || s.blind || condition.IsTrue() || time.Since(s.since[service.Name]) < 3*time.Minute ||
-		time.Since(s.moved) < mended || time.Since(s.touched[service.Name]) < 3*step || s.hurts(service.Name) {
+		time.Since(s.moved) < mended || time.Since(s.touched[service.Name]) < 4*step || s.hurts(service.Name) {
 		return
 	}
 	text := fmt.Sprint(condition.GetReason(), " ", condition.GetMessage())
