@@ -21,10 +21,12 @@ const (
 	HeaderRefused = "Ebb-Refused"
 
 	// The values of HeaderRefused: the pod has no free slot, it is not a pod of the revision that
-	// HeaderRevision names, or it sleeps and does not wake in time.
+	// HeaderRevision names, it sleeps and does not wake in time, or nobody listens in its
+	// container, which has ended or has not started.
 	RefusedLimit    = "limit"
 	RefusedRevision = "revision"
 	RefusedAsleep   = "asleep"
+	RefusedDown     = "down"
 
 	// RefusedStatus is the status of a refusal.
 	RefusedStatus = 503

@@ -65,7 +65,7 @@ const (
 	NoFallback              // the fallback Service has no pod
 	Responded               // its pod has answered
 	Refused                 // its pod has answered that it does not take the request: Final
-	Misdirected             // what answered is no pod of the revision, and did not take the request: Final
+	Misdirected             // what answered is no pod of the revision, or has no container that listens, and did not take the request: Final
 	DialFailed              // no connection to its pod could be made: Untrusted, Err
 	Done                    // the request is over
 )

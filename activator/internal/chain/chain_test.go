@@ -376,34 +376,41 @@ func TestARefusedRequestGoesToThePodWithAFreeSlot(t *testing.T) {
 	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
 }
 
-// A pod that has taken over the address of another one refuses what is not for its revision. The
-// request goes to a pod of its own, or waits for one.
+// A pod that has taken over the address of another one refuses what is not for its revision, and
+// one whose container has ended refuses everything. The request goes to another pod, or waits for
+// one.
 func TestARequestThatMeetsAnotherRevisionsPodGoesToItsOwn(t *testing.T) {
-	for _, limit := range []int{0, 1} {
-		w := newWorld(t, hold.Bounds{})
-		r := w.revision(backends.Info{ContainerConcurrency: limit})
-		var met atomic.Int64
-		other := w.pod("other", func(rw http.ResponseWriter, r *http.Request) {
-			met.Add(1)
-			rw.Header().Set(wire.HeaderRefused, wire.RefusedRevision)
-			rw.WriteHeader(wire.RefusedStatus)
-		})
-		w.pods(other)
-		answered := make(chan string)
-		go func() {
-			status, _, body := w.send("POST", "body")
-			answered <- fmt.Sprint(status, body)
-		}()
-		eventually.True(t, "the other pod refuses the request", func() bool { return met.Load() > 1 })
-		own := w.pod("own", func(rw http.ResponseWriter, r *http.Request) {
-			fmt.Fprint(rw, r.Header.Get(wire.HeaderNamespace), "/", r.Header.Get(wire.HeaderRevision))
-		})
-		w.pods(other, own)
-		if got := <-answered; got != "200ns/rev" {
-			t.Errorf("limit %d: got %q", limit, got)
+	for _, why := range []string{wire.RefusedRevision, wire.RefusedDown} {
+		for _, limit := range []int{0, 1} {
+			meetsAnother(t, why, limit)
 		}
-		eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
 	}
+}
+
+func meetsAnother(t *testing.T, why string, limit int) {
+	w := newWorld(t, hold.Bounds{})
+	r := w.revision(backends.Info{ContainerConcurrency: limit})
+	var met atomic.Int64
+	other := w.pod("other", func(rw http.ResponseWriter, r *http.Request) {
+		met.Add(1)
+		rw.Header().Set(wire.HeaderRefused, why)
+		rw.WriteHeader(wire.RefusedStatus)
+	})
+	w.pods(other)
+	answered := make(chan string)
+	go func() {
+		status, _, body := w.send("POST", "body")
+		answered <- fmt.Sprint(status, body)
+	}()
+	eventually.True(t, "the other pod refuses the request", func() bool { return met.Load() > 1 })
+	own := w.pod("own", func(rw http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(rw, r.Header.Get(wire.HeaderNamespace), "/", r.Header.Get(wire.HeaderRevision))
+	})
+	w.pods(other, own)
+	if got := <-answered; got != "200ns/rev" {
+		t.Errorf("%s, limit %d: got %q", why, limit, got)
+	}
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
 }
 
 func TestADeadPodIsPassedOver(t *testing.T) {

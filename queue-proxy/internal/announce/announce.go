@@ -29,6 +29,8 @@ type Announcer struct {
 	Token      func() string     // of the revision; "" while there is none
 	Base       wire.Announcement // who speaks; Ready and Sequence are set here
 	Logf       func(format string, args ...any)
+	// Leaving, if set, reports whether the pod goes away. Then it is not ready, whatever is said.
+	Leaving func() bool
 	// Resolve replaces the system's resolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
@@ -89,8 +91,12 @@ func (a *Announcer) say(ctx context.Context, word wire.Announcement) {
 	if !a.Enabled() {
 		return
 	}
+	// In this order: who says later that the pod leaves takes a later number.
 	word.Sequence = a.sequence.Add(1)
 	a.word.Store(word.Sequence)
+	if a.Leaving != nil && a.Leaving() {
+		word.Ready, word.Asleep = false, ""
+	}
 	body := word.Encode()
 	ctx, cancel := context.WithTimeout(ctx, giveUp)
 	defer cancel()

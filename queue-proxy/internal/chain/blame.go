@@ -1,8 +1,6 @@
 package chain
 
 import (
-	"errors"
-
 	"ebb.dev/ebb/forward"
 )
 
@@ -26,10 +24,15 @@ const (
 //	completed otherwise, or the program says so (wire.HeaderFailed)         program
 //	a timer fired                                                           program
 //	no or a broken response                                                 program
-//	the same, because of us, or no connection while the pod ends            nobody
+//	the same, because of us                                                 nobody
+//	no connection to the container                                          program
+//	the same, while the pod ends                                            nobody
 func (c *Chain) blame(res *forward.Result, p *pass) blame {
-	if p.sent.IsZero() {
+	switch {
+	case p.sent.IsZero(), p.down && c.Draining():
 		return nobody
+	case p.down:
+		return program
 	}
 	switch res.Cause {
 	case forward.Completed:
@@ -42,8 +45,7 @@ func (c *Chain) blame(res *forward.Result, p *pass) blame {
 	case forward.ClientGone:
 		return left
 	case forward.UpstreamFailed:
-		_, unconnected := errors.AsType[*forward.DialError](res.Err)
-		if forward.IsOurs(res.Err) || unconnected && c.Draining() {
+		if forward.IsOurs(res.Err) {
 			return nobody
 		}
 		return program

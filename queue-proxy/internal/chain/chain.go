@@ -35,6 +35,7 @@ type Observer interface {
 // Ended is what is to be said of an exchange beyond its Result.
 type Ended struct {
 	Probe bool
+	Down  bool      // no connection to the container could be made
 	Sent  time.Time // to the container; zero when it never was
 	Trace string    // the trace that the request is part of, "" when it is not traced here
 }
@@ -84,7 +85,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 		p = &pass{}
 		p.waiter.Ready = make(chan struct{}, 1)
 	}
-	p.probe, p.proxied, p.outgrew, p.sent, p.span = false, false, false, time.Time{}, nil
+	p.probe, p.down, p.proxied, p.outgrew, p.sent, p.span = false, false, false, false, time.Time{}, nil
 	r.Data = p
 	if v, handled := c.probe(r, p); handled {
 		return v
@@ -139,6 +140,18 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 	return forward.Decision{Upstream: c.User}
 }
 
+// OnDialError implements forward.Redirector: nobody listens in the container, which has ended or
+// starts again. An activator sends the request to another pod, and leaves this one alone for a
+// while. Anybody else is told.
+func (c *Chain) OnDialError(r *forward.Request, err error) forward.Decision {
+	p := r.Data.(*pass)
+	p.down = true
+	if !p.proxied {
+		return forward.Decision{Reply: FailureReply(err)}
+	}
+	return refusal(wire.RefusedDown)
+}
+
 // Done implements forward.Handler.
 func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 	p := r.Data.(*pass)
@@ -155,7 +168,7 @@ func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 		p.span.End(r, res, p.sent, otlp.String("kn.route.tag", routetag.Of(r)))
 	}
 	if len(c.Observers) > 0 {
-		e := Ended{Probe: p.probe, Sent: p.sent, Trace: p.span.TraceID()}
+		e := Ended{Probe: p.probe, Down: p.down, Sent: p.sent, Trace: p.span.TraceID()}
 		for _, o := range c.Observers {
 			o.Observe(r, res, e)
 		}

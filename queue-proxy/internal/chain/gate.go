@@ -56,6 +56,7 @@ type pass struct {
 	inside  bool // counted by the ledger
 	running bool // has a slot
 	probe   bool
+	down    bool      // no connection to the container could be made
 	outgrew bool      // it waited, and there was no room for what it takes
 	sent    time.Time // to the container
 	span    *tracing.Span

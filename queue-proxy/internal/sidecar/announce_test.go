@@ -73,6 +73,28 @@ func TestThePodAnnouncesItselfAndWithdraws(t *testing.T) {
 	}
 }
 
+// A word that was about to be said when the pod began to leave comes after the withdrawal.
+func TestAPodThatLeavesDoesNotAnnounceItself(t *testing.T) {
+	activator, heard := fakeActivator(t)
+	r := startRig(t, hello, func(c *wire.Sidecar) {
+		c.Activators, c.Token = activator, wire.Token(podKey, "ns", "rev-00001")
+	})
+	if a := <-heard; !a.Ready {
+		t.Fatalf("announced %+v", a)
+	}
+	r.drainer.Terminate(t.Context())
+	last := <-heard
+	r.announcer.Say(t.Context(), true, time.Now())
+	r.announcer.SayAsleep(t.Context(), "frozen", time.Now())
+	for range 2 {
+		b := <-heard
+		if b.Ready || b.Asleep != "" || b.Sequence <= last.Sequence {
+			t.Errorf("it leaves, and says %+v after %+v", b, last)
+		}
+		last = b
+	}
+}
+
 func TestARefusedActivatorGetsItsTurn(t *testing.T) {
 	caller, heard := fakeActivator(t)
 	release := make(chan bool)

@@ -233,7 +233,8 @@ func TestASenderIsTheAddressThatTheGatewayWrote(t *testing.T) {
 	}
 }
 
-// A program that accepts no connection fails, unless the pod ends.
+// A program that accepts no connection fails, unless the pod ends. An activator is told that the
+// request did not reach it.
 func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
 	r := startRig(t, hello, func(c *wire.Sidecar) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -243,17 +244,22 @@ func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
 		c.UserPort = l.Addr().(*net.TCPAddr).Port
 		l.Close()
 	})
-	if status, _, _ := r.get("/"); status != 502 {
-		t.Fatalf("got %d", status)
+	activator := []string{wire.HeaderProxyRequest, wire.ProxyActivator}
+	ask := func(want int, refused string, fields ...string) {
+		t.Helper()
+		if status, body, header := r.get("/", fields...); status != want || header.Get(wire.HeaderRefused) != refused {
+			t.Fatalf("got %d %q, %s=%q", status, body, wire.HeaderRefused, header.Get(wire.HeaderRefused))
+		}
 	}
-	if got := r.judged(); got != (wire.Judged{Failed: 1}) {
+	ask(502, "")
+	ask(wire.RefusedStatus, wire.RefusedDown, activator...)
+	if got := r.judged(); got != (wire.Judged{Failed: 2}) {
 		t.Errorf("counted as %+v", got)
 	}
 	r.drainer.Terminate(context.Background())
-	if status, _, _ := r.get("/"); status != 502 {
-		t.Fatalf("got %d", status)
-	}
-	if got := r.judged(); got != (wire.Judged{Failed: 1}) {
+	ask(502, "")
+	ask(wire.RefusedStatus, wire.RefusedDown, activator...)
+	if got := r.judged(); got != (wire.Judged{Failed: 2}) {
 		t.Errorf("while the pod ends: counted as %+v", got)
 	}
 }

@@ -136,6 +136,7 @@ func (s *Sidecar) build() error {
 	}
 	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, maxWaitBytes, cfg.Pod, s.started, cfg.WarmUp, s.offer)
 	s.drainer = drain.New(cfg.DrainQuiet, s.unfinished, s.drainChanged)
+	s.announcer.Leaving = s.drainer.Draining
 	action := forward.EndResponse
 	if cfg.CutResponses {
 		action = forward.CutResponse
@@ -291,7 +292,7 @@ func (s *Sidecar) drainChanged(draining bool) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
 		defer cancel()
-		s.announcer.Say(ctx, !draining, *ready)
+		s.announcer.Say(ctx, true, *ready) // it says what is true when it speaks
 	}()
 }
 

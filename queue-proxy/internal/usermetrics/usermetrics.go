@@ -176,8 +176,12 @@ func (m *Metrics) Observe(r *forward.Request, res *forward.Result, e chain.Ended
 	if e.Probe {
 		return
 	}
-	if res.Cause != forward.Completed {
-		m.ended[res.Cause].Add(1)
+	cause := res.Cause
+	if e.Down { // it got an answer all the same
+		cause = forward.UpstreamFailed
+	}
+	if cause != forward.Completed {
+		m.ended[cause].Add(1)
 	}
 	m.invocations.observe(res.Status, res.Duration)
 	d := m.door(routetag.Of(r))
