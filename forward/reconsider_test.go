@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -198,6 +199,24 @@ func TestContinueIsAnsweredHere(t *testing.T) {
 	body, _ := io.ReadAll(resp.Body)
 	if string(body) != `ok expect=""` {
 		t.Errorf("got %q", body)
+	}
+}
+
+// A client that is not told to go on can send its request elsewhere.
+func TestNoContinueIsSaidWithoutAConnection(t *testing.T) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	addr, _ := proxyTo(t, gone.Listener.Addr().String(), func(s *Server, p *policy) {
+		admit := p.admit
+		p.admit = func(r *Request) Decision {
+			r.Continue()
+			return admit(r)
+		}
+	})
+	c := dialTo(t, addr)
+	io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+	if head, err := readHeadOf(bufio.NewReader(c)); err != nil || !strings.HasPrefix(head, "HTTP/1.1 502") {
+		t.Errorf("got %q %v", head, err)
 	}
 }
 

@@ -228,8 +228,8 @@ func (r *Request) AddResponseHeader(name, value string) {
 // know 100 Continue needs a short time (RFC 9110, section 10.1.1).
 func (r *Request) DeferBody(limit time.Duration) { r.deferBody = limit }
 
-// Continue answers the client's "Expect: 100-continue" locally and immediately, instead of leaving
-// it to the upstream.
+// Continue answers the client's "Expect: 100-continue" locally, as soon as there is a connection to
+// the upstream, instead of leaving it to that.
 func (r *Request) Continue() { r.continueNow = true }
 
 // edited reports whether an edit takes the place of the field.

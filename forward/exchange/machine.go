@@ -259,10 +259,6 @@ func (m *Machine) decided(e *Event) Do {
 		m.state, m.ending.Cause = Over, Replied
 		return do | Answer | Finish
 	}
-	if m.policy.ContinueNow && m.traits.Expects && e.BodyFollows && !m.continued {
-		m.continued = true
-		do |= SayContinue
-	}
 	return do | Connect
 }
 
@@ -298,16 +294,21 @@ func (m *Machine) dialFailed(e *Event) Do {
 
 func (m *Machine) connected(e *Event) Do {
 	m.reused = e.Reused
+	do := SendHead
+	if m.policy.ContinueNow && m.traits.Expects && e.BodyFollows && !m.continued {
+		m.continued = true
+		do |= SayContinue // not before: without a connection the client may take its request elsewhere
+	}
 	if m.policy.DeferBody > 0 && e.BodyFollows {
 		m.state, m.kept, m.deferred = Deferred, true, e.At
-		return SendHead
+		return do
 	}
 	m.state = Sent
 	if !e.BodyFollows {
-		return SendHead
+		return do
 	}
 	m.forgotten = m.forgotten || !m.traits.KeepsBody
-	return SendHead | SendBody
+	return do | SendBody
 }
 
 // sendBody releases a body that was kept.
