@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -69,59 +70,69 @@ func TestWhatIsRefusedToARevisionIsToldByItsService(t *testing.T) {
 		"the PodAutoscaler of one that is parked": {"podautoscalers", nil, true},
 		"the Services of one that is parked":      {"services", nil, true},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newGround(t, 1, false)
-				defer g.end()
-				ready := func() *apis.Condition {
-					v := get[servingv1.Service](g, services, "a")
-					if v.Status.ObservedGeneration != v.Generation {
-						return nil
+		for _, rests := range []bool{false, true} {
+			if rests && c.refused == "endpointslices" { // it has none
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, hosts may rest: %t", what, rests), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					begin := newGround
+					if rests {
+						begin = func(t *testing.T, n int, _ bool) *ground { return newRestingGround(t, n) }
 					}
-					return v.Status.GetCondition(apis.ConditionReady)
-				}
-				g.hello("dev.local/hello:1", nil)
-				g.pass(2 * time.Minute)
-				if c.parked {
-					g.hello("dev.local/hello:2", nil)
-					g.pass(5 * time.Minute)
-					if rev := get[servingv1.Revision](g, revisions, "a-00001"); rev.Annotations[names.ParkedAnnotation] == "" {
-						t.Fatal("the revision is not parked")
+					g := begin(t, 1, false)
+					defer g.end()
+					g.pass(30 * time.Second) // the gateways are seen to have the common HTTPRoutes
+					ready := func() *apis.Condition {
+						v := get[servingv1.Service](g, services, "a")
+						if v.Status.ObservedGeneration != v.Generation {
+							return nil
+						}
+						return v.Status.GetCondition(apis.ConditionReady)
 					}
-				}
-				served := g.routedTo("a.ns.svc.cluster.local")
-				g.refuseCreation(c.refused)
-				if c.refused == "secrets" {
-					if err := g.user.Kube.CoreV1().Secrets("ns").Delete(context.Background(), names.PodSecret, metav1.DeleteOptions{}); err != nil {
-						t.Fatal(err)
+					g.hello("dev.local/hello:1", nil)
+					g.pass(2 * time.Minute)
+					if c.parked {
+						g.hello("dev.local/hello:2", nil)
+						g.pass(5 * time.Minute)
+						if rev := get[servingv1.Revision](g, revisions, "a-00001"); rev.Annotations[names.ParkedAnnotation] == "" {
+							t.Fatal("the revision is not parked")
+						}
 					}
-					g.pass(11 * time.Minute) // until it is looked at again
+					served := g.routedTo("a.ns.svc.cluster.local")
+					g.refuseCreation(c.refused)
+					if c.refused == "secrets" {
+						if err := g.user.Kube.CoreV1().Secrets("ns").Delete(context.Background(), names.PodSecret, metav1.DeleteOptions{}); err != nil {
+							t.Fatal(err)
+						}
+						g.pass(11 * time.Minute) // until it is looked at again
+						if got := ready(); !got.IsTrue() {
+							t.Fatalf("what is up says %+v", got)
+						}
+					}
+					if c.parked {
+						g.hello("dev.local/hello:2", nil, servingv1.TrafficTarget{RevisionName: "a-00001", Percent: ptr.To(int64(100))})
+					} else {
+						g.hello("dev.local/hello:3", c.notes)
+					}
+					g.pass(time.Minute)
+					for range 60 {
+						g.pass(step)
+						if got := ready(); got.IsTrue() || !strings.Contains(got.GetMessage(), "exceeded quota: few") {
+							t.Fatalf("the Service says %+v", got)
+						}
+						if now := g.routedTo("a.ns.svc.cluster.local"); len(now) != 1 || now[0] != served[0] {
+							t.Fatalf("requests go to %v, not to %v", now, served)
+						}
+					}
+					g.forbid(nil)
+					g.pass(2 * time.Minute)
 					if got := ready(); !got.IsTrue() {
-						t.Fatalf("what is up says %+v", got)
+						t.Errorf("when nothing is refused any more: %+v", got)
 					}
-				}
-				if c.parked {
-					g.hello("dev.local/hello:2", nil, servingv1.TrafficTarget{RevisionName: "a-00001", Percent: ptr.To(int64(100))})
-				} else {
-					g.hello("dev.local/hello:3", c.notes)
-				}
-				g.pass(time.Minute)
-				for range 60 {
-					g.pass(step)
-					if got := ready(); got.IsTrue() || !strings.Contains(got.GetMessage(), "exceeded quota: few") {
-						t.Fatalf("the Service says %+v", got)
-					}
-					if now := g.routedTo("a.ns.svc.cluster.local"); len(now) != 1 || now[0] != served[0] {
-						t.Fatalf("requests go to %v, not to %v", now, served)
-					}
-				}
-				g.forbid(nil)
-				g.pass(2 * time.Minute)
-				if got := ready(); !got.IsTrue() {
-					t.Errorf("when nothing is refused any more: %+v", got)
-				}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -219,6 +221,139 @@ func TestHostsMayNotRestAnyMoreAndNoServiceCanBeMade(t *testing.T) {
 		s.forbid(nil)
 		s.within(3*time.Minute, "not refused any more", both)
 	})
+}
+
+// A gateway that is led to a Service without endpoints answers 503. Where an HTTPRoute has no room
+// for spare rules, no probe tells of it.
+func TestNoGatewayIsLedToAServiceWithoutEndpoints(t *testing.T) {
+	for what, tags := range map[string]int{"an HTTPRoute without room for a spare rule": 15, "one with room": 1} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newRestingService(t)
+				defer s.end()
+				s.byHeader = true
+				s.set()
+				s.exists()
+				s.hello("dev.local/hello:2", nil)
+				s.annotate("disabled")
+				s.pass(time.Minute)
+				var traffic []servingv1.TrafficTarget
+				for i := range tags {
+					traffic = append(traffic, servingv1.TrafficTarget{Tag: fmt.Sprintf("t%d", i), RevisionName: "a-00002"})
+				}
+				to := func(revision string) {
+					s.hello("dev.local/hello:2", nil, append(traffic, servingv1.TrafficTarget{RevisionName: revision, Percent: ptr.To[int64](100)})...)
+				}
+				to("a-00002")
+				s.pass(5 * time.Minute)
+				if rev := get[servingv1.Revision](s.ground, revisions, "a-00001"); rev.Annotations[names.ParkedAnnotation] == "" || !s.ready().IsTrue() {
+					t.Fatalf("it is not parked, or the Service is not Ready\n%s", s.state())
+				}
+				s.refuseCreation("endpointslices")
+				to("a-00001")
+				for range 60 {
+					s.pass(step)
+					for _, host := range s.hosts {
+						if by := s.routedTo(host); !slices.Equal(by, []string{"a-00002"}) {
+							t.Fatalf("host %s is answered by %v: %+v\n%s", host, by, s.ask(gatewayOf(host), host, ""), s.state())
+						}
+					}
+				}
+				route := get[servingv1.Route](s.ground, routesResource, "a")
+				if c := route.Status.GetCondition(servingv1.RouteConditionIngressReady); c.IsTrue() || !strings.Contains(c.GetMessage(), "exceeded quota: few") {
+					t.Errorf("the Route says %+v", c)
+				}
+				s.forbid(nil)
+				s.pass(2 * time.Minute)
+				s.serves("not refused any more", func() bool { return slices.Equal(s.routedTo(s.hosts[0]), []string{"a-00001"}) })
+			})
+		})
+	}
+}
+
+// A Route that rests, and whose revision cannot have endpoints, goes on resting. Others do not wait
+// for it: they may go between.
+func TestARouteStaysAtRestWhileItsServiceHasNoEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		s.refuseCreation("endpointslices")
+		s.annotate("disabled")
+		for range 60 {
+			s.pass(step)
+			s.within(time.Minute, "refused", "services a-00001")
+			if !s.atRest() {
+				t.Fatalf("gateways are told\n%s", s.state())
+			}
+		}
+		rev := get[servingv1.Revision](s.ground, revisions, "a-00001")
+		if c := rev.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); !c.IsTrue() || !strings.Contains(c.GetMessage(), "exceeded quota: few") {
+			t.Errorf("the revision serves, and says %+v", c)
+		}
+		route := get[servingv1.Route](s.ground, routesResource, "a")
+		if c := route.Status.GetCondition(servingv1.RouteConditionIngressReady); !strings.Contains(c.GetMessage(), "exceeded quota: few") {
+			t.Errorf("the Route says %+v", c)
+		}
+		s.forbid(nil)
+		s.within(3*time.Minute, "not refused any more", both)
+		s.pass(time.Minute)
+		s.serves("not refused any more", s.own)
+		rev = get[servingv1.Revision](s.ground, revisions, "a-00001")
+		if c := rev.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); !c.IsTrue() || c.GetMessage() != "" {
+			t.Errorf("the revision says %+v", c)
+		}
+	})
+}
+
+// The first request after a long time has the Deployment and its private Service made. Its pod
+// announces itself and serves, and is forgotten after a minute if nobody lists it.
+func TestAFirstRequestLearnsThatNobodyMayListItsPods(t *testing.T) {
+	for _, rests := range []bool{true, false} {
+		t.Run(fmt.Sprintf("hosts may rest: %t", rests), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newRestingService(t)
+				defer s.end()
+				s.rests, s.putsAway = rests, true
+				s.set()
+				s.exists()
+				s.pass(5 * time.Minute)
+				private := names.PrivateService("a-00001")
+				if s.store.Get(coreServices, "ns", private) != nil {
+					t.Fatal("the private Service is there")
+				}
+				s.refuseCreation("services")
+				said := func() *apis.Condition {
+					return get[servingv1.Revision](s.ground, revisions, "a-00001").Status.GetCondition(servingv1.RevisionConditionResourcesAvailable)
+				}
+				for passed := step; passed < 5*time.Minute; passed += step {
+					s.requests["a-00001"] = time.Now()
+					s.pass(step)
+					for _, host := range s.hosts {
+						a := s.ask(gatewayOf(host), host, "")
+						switch up := slices.ContainsFunc(s.pods("a-00001"), s.known); {
+						case up && a.code != 200:
+							t.Fatalf("after %s its pod serves, and host %s answers %d: %s", passed, host, a.code, a.why)
+						case passed > 90*time.Second && (a.code != 503 || !strings.Contains(a.why, "FailedCreate") || !strings.Contains(a.why, "exceeded quota: few")):
+							t.Fatalf("after %s host %s answers %d: %s", passed, host, a.code, a.why)
+						}
+					}
+					if c := said(); !c.IsFalse() || !strings.Contains(c.GetMessage(), "exceeded quota: few") {
+						t.Fatalf("after %s the revision says %+v", passed, c)
+					}
+				}
+				s.forbid(nil)
+				for range 24 {
+					s.requests["a-00001"] = time.Now()
+					s.pass(step)
+				}
+				if c := said(); !c.IsTrue() || c.GetMessage() != "" || s.store.Get(coreServices, "ns", private) == nil {
+					t.Errorf("when nothing is refused any more it says %+v", c)
+				}
+				s.serves("not refused any more", func() bool { return true })
+			})
+		})
+	}
 }
 
 // A Route that is deleted before it has HTTPRoutes leaves a mark, and nobody else tells of it.

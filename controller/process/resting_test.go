@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
@@ -223,12 +221,7 @@ func TestTheGatewayChangesWhileAServiceIsBetween(t *testing.T) {
 		s := newRestingService(t)
 		defer s.end()
 		s.exists()
-		s.forbid(func(_, resource, _ string) error {
-			if resource == "endpointslices" {
-				return apierrors.NewInternalError(errors.New(`failed calling webhook "x.test": connection refused`))
-			}
-			return nil
-		})
+		s.refuseCreation("httproutes")
 		s.annotate("disabled")
 		s.pass(time.Minute)
 		if s.bridges() != 2 {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -174,12 +175,21 @@ func (g *ground) wakes(revision string) (int, string) {
 	}
 	for _, kind := range []string{"ResourcesAvailable", "ContainerHealthy"} {
 		for _, c := range rev.Status.Conditions {
-			if string(c.Type) == kind && c.Status == corev1.ConditionFalse && !slices.ContainsFunc(g.pods(revision), ready) {
+			if string(c.Type) == kind && c.Status == corev1.ConditionFalse && !slices.ContainsFunc(g.pods(revision), g.known) {
 				return 503, fmt.Sprintf("the revision %s cannot start: %s %s", revision, c.Reason, c.Message)
 			}
 		}
 	}
+	if pods := g.pods(revision); slices.ContainsFunc(pods, ready) && !slices.ContainsFunc(pods, g.known) {
+		return 504, "nobody lists the pods of " + revision
+	}
 	return 200, ""
+}
+
+// known reports whether activators know a pod that is ready: it has just announced itself, or the
+// private Service lists it.
+func (g *ground) known(p *corev1.Pod) bool {
+	return ready(p) && (time.Since(p.CreationTimestamp.Time) < time.Minute || g.store.Get(coreServices, "ns", names.PrivateService(p.Labels[names.RevisionLabel])) != nil)
 }
 
 func (g *ground) pods(revision string) []*corev1.Pod {

@@ -67,6 +67,8 @@ type ground struct {
 	busyUntil      map[string]time.Time
 	// putsAway says that revisions at zero for long have no Deployment.
 	putsAway bool
+	// byHeader says that a header chooses a tag on a Route's own hosts.
+	byHeader bool
 	// told, if set, gets the Events of replicas that start.
 	told chan string
 }
@@ -166,6 +168,9 @@ func (g *ground) set() {
 			maps[settings.GatewayName] = map[string]string{}
 		}
 		maps[settings.GatewayName]["resting-routes"] = "Enabled"
+	}
+	if g.byHeader {
+		maps[settings.FeaturesName] = map[string]string{"tag-header-based-routing": "enabled"}
 	}
 	if g.putsAway {
 		maps[settings.DeploymentName]["deployment-retention-period"] = "1m"

@@ -90,8 +90,8 @@ type Seen struct {
 	Told, Followed bool
 	// Common says that each gateway pod was seen to have the common HTTPRoute.
 	Common bool
-	// Needs says that each Service which the plan's rules name is there and has the mark that this
-	// Route needs it; Marks, that some Service has the mark.
+	// Needs says that each Service which the plan's rules name is there, has endpoints and the mark
+	// that this Route needs it; Marks, that some Service has the mark.
 	Needs, Marks bool
 	// Answered is the question that each gateway pod has answered with yes. It is Nothing after
 	// each write that Next asked for.
@@ -147,7 +147,7 @@ type Do uint8
 // those before it do not.
 const (
 	Wait         Do = iota // for an answer, or for ever
-	Need                   // make the Services that the plan's rules name, and mark them as needed
+	Need                   // make the Services that the plan's rules name, mark them as needed, and wait for their endpoints
 	Release                // take the marks away: what nobody needs may go
 	Tell                   // write the target into the plan in the Route's status
 	Untell                 // take it out of there

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -220,6 +221,10 @@ func TestWhatAMappingMayReferTo(t *testing.T) {
 		{"a Service of Kubernetes", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) {
 			s.put(plain, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
 		}, "True"},
+		{"the Service of a revision without endpoints", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) {
+			s.ofRevision(0)
+		}, "False ResolveFailed"},
+		{"the Service of a revision", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) { s.ofRevision(1) }, "True"},
 		{"a kind with an address", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
 			func(s *stage) { s.store.Put(things, thing("http://hello.ns.svc.cluster.local")) }, "True"},
 		{"an address with a path", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
@@ -240,6 +245,15 @@ func TestWhatAMappingMayReferTo(t *testing.T) {
 			s.until(row.want, is("ReferenceResolved", row.want))
 		})
 	}
+}
+
+// ofRevision makes the public Service of a revision, with so many endpoints.
+func (s *stage) ofRevision(endpoints int) {
+	s.put(schema.GroupResource{Resource: "services"}, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns",
+		Labels: map[string]string{names.ServiceTypeLabel: names.ServiceTypePublic}}})
+	s.put(schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}, "discovery.k8s.io/v1", "EndpointSlice", &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "hello", Namespace: "ns", Labels: map[string]string{discoveryv1.LabelServiceName: "hello"}},
+		AddressType: "IPv4", Endpoints: slices.Repeat([]discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}, endpoints)})
 }
 
 func TestAMappingTakesTheWayOfItsRoute(t *testing.T) {

@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -87,12 +90,29 @@ func (r *reconciler) address(ctx context.Context, ref duckv1.KReference, namespa
 		}
 		return addressOf(route.Status.Address), 0, nil
 	case group.Group == "" && ref.Kind == "Service":
-		if _, err := r.kube.CoreV1().Services(namespace).Get(ctx, ref.Name, metav1.GetOptions{}); err != nil {
+		service, err := r.kube.CoreV1().Services(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil {
 			return nil, askAgain, missing(err)
+		}
+		if again, err := r.filled(ctx, service); err != nil {
+			return nil, again, err
 		}
 		return &apis.URL{Scheme: "http", Host: ref.Name + "." + namespace + ".svc." + r.clusterDomain}, askAgain, nil
 	}
 	return r.foreign(ctx, group, ref, namespace, missing)
+}
+
+// filled returns an error for the public Service of a revision that has no endpoints yet: it may
+// have been made a moment ago, for this mapping.
+func (r *reconciler) filled(ctx context.Context, service *corev1.Service) (time.Duration, error) {
+	if service.Labels[names.ServiceTypeLabel] != names.ServiceTypePublic {
+		return 0, nil
+	}
+	list, err := r.kube.DiscoveryV1().EndpointSlices(service.Namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service.Name})
+	if err != nil || slices.ContainsFunc(list.Items, func(s discoveryv1.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
+		return 0, err
+	}
+	return time.Second, &notResolved{fmt.Sprintf("Service %q has no endpoints yet.", service.Name)}
 }
 
 func addressOf(a *duckv1.Addressable) *apis.URL {

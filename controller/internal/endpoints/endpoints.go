@@ -65,7 +65,7 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 			return mgr.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},
 		Reconcile: r.reconcile, KeepStatus: true,
-		Gone: func(key reconcile.Key) { mgr.Refusals.Note("endpoints", key, nil); r.needs.forget(key) },
+		Gone: func(key reconcile.Key) { r.note(key, nil, nil); r.needs.forget(key) },
 	}.Controller()
 	r.needs, r.deployments = newNeeds(mgr, c, services.Informer()), watchDeployments(mgr, c)
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
@@ -124,23 +124,31 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 		have = nil
 	}
 	wait, unneeded := r.needs.unneeded(pa, have)
+	key := reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}
+	// If one Service fails, the other is created all the same: requests may need it.
+	private := r.private(ctx, pa)
 	if unneeded && wait == 0 {
-		err := errors.Join(r.private(ctx, pa), r.takeAway(ctx, pa, have))
-		r.refusals.Note("endpoints", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
-		return 0, err
+		err := r.takeAway(ctx, pa, have)
+		r.note(key, private, err)
+		return 0, errors.Join(private, err)
 	}
 	secure, again, insecure := r.secure(ctx, pa, public.Name)
 	if secure {
 		public = overTLS(public, pa)
 	}
-	// If one Service fails, the other is created all the same: requests may need it.
-	err = errors.Join(r.private(ctx, pa), r.service(ctx, pa, public))
+	err = r.service(ctx, pa, public)
 	err = errors.Join(err, r.publish(ctx, pa))
-	r.refusals.Note("endpoints", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
+	r.note(key, private, err)
 	if unneeded && (again == 0 || wait < again) {
 		again = wait
 	}
-	return again, errors.Join(err, insecure)
+	return again, errors.Join(private, err, insecure)
+}
+
+// note keeps for the Revision what is refused of both Services.
+func (r *reconciler) note(key reconcile.Key, private, public error) {
+	r.refusals.Note(reconcile.OfPods, key, private)
+	r.refusals.Note("endpoints", key, public)
 }
 
 // secure reports whether gateways reach the revision over TLS.

@@ -15,6 +15,10 @@ type Refusals struct {
 	tells []func(Key)
 }
 
+// OfPods is the name under which a refusal of what lists the pods of a revision is noted, its
+// private Service.
+const OfPods = "pods"
+
 // refusal is whose objects are refused: reconcilers of one key know nothing of each other.
 type refusal struct {
 	reconciler string
@@ -57,10 +61,17 @@ func (r *Refusals) Note(reconciler string, key Key, err error) {
 func (r *Refusals) Of(key Key) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, by := range []string{"endpoints", "hpa"} {
+	for _, by := range []string{OfPods, "endpoints", "hpa"} {
 		if message := r.by[refusal{by, key}]; message != "" {
 			return message
 		}
 	}
 	return ""
+}
+
+// By returns what is refused of a key to one reconciler, or "".
+func (r *Refusals) By(reconciler string, key Key) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.by[refusal{reconciler, key}]
 }

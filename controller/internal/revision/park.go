@@ -149,6 +149,10 @@ func (r *reconciler) parked(ctx context.Context, rev *servingv1.Revision, s *set
 		r.unreachable(rev, pa)
 		return err
 	}
+	if ok, err := r.listed(pa); err != nil || !ok {
+		r.unreachable(rev, pa)
+		return err
+	}
 	if manager := rev.GetConditionSet().Manage(&rev.Status); manager.GetCondition(servingv1.RevisionConditionResourcesAvailable).GetReason() == reasonRefused {
 		manager.MarkTrue(servingv1.RevisionConditionResourcesAvailable) // what was refused is there now
 	}
@@ -177,6 +181,12 @@ func (r *reconciler) reachable(pa *autoscalingv1alpha1.PodAutoscaler) (bool, err
 	return slices.ContainsFunc(r.slices.Of(pa.Namespace, pa.Name), func(slice *discoveryv1.EndpointSlice) bool {
 		return slice.Labels[names.ServiceTypeLabel] == names.ServiceTypePublic && metav1.IsControlledBy(slice, pa) && len(slice.Endpoints) > 0
 	}), nil
+}
+
+// listed reports whether a revision has its private Service, whose EndpointSlices list its pods.
+func (r *reconciler) listed(pa *autoscalingv1alpha1.PodAutoscaler) (bool, error) {
+	_, found, err := apply.Found(r.services.Services(pa.Namespace).Get(names.PrivateService(pa.Name)))
+	return found, err
 }
 
 // parkedRevision maps a Service or EndpointSlice to its revision, if that is parked.

@@ -310,16 +310,29 @@ func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 	return err
 }
 
-// unreachable tells that the API server refuses what leads to the revision, or what scales it. What
-// was up already goes on serving, by its public Service or by activators that follow a plan.
+// unreachable tells that the API server refuses what leads to the revision, what lists its pods, or
+// what scales it. What was up goes on serving, by its public Service or by activators that follow a
+// plan, unless its private Service is not there: activators forget pods that are not listed.
 func (r *reconciler) unreachable(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler) {
-	why := r.mgr.Refusals.Of(reconcile.Key{Namespace: rev.Namespace, Name: names.PodAutoscaler(rev.Name)})
+	key := reconcile.Key{Namespace: rev.Namespace, Name: names.PodAutoscaler(rev.Name)}
+	why := r.mgr.Refusals.Of(key)
 	if why == "" || pa == nil {
 		return
 	}
 	there, err := r.reachable(pa)
+	if err != nil {
+		return
+	}
 	there = there || r.led.ByPlan(rev.Namespace, rev.Name)
-	if err == nil && !(there && (observation{autoscaler: pa}).initialized()) {
-		rev.GetConditionSet().Manage(&rev.Status).MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", why)
+	listed, err := r.listed(pa)
+	if err != nil {
+		return
+	}
+	manager := rev.GetConditionSet().Manage(&rev.Status)
+	switch up := (observation{autoscaler: pa}).initialized(); {
+	case !up || !there || !listed && r.mgr.Refusals.By(reconcile.OfPods, key) != "":
+		manager.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", why)
+	case manager.GetCondition(servingv1.RevisionConditionResourcesAvailable).IsTrue():
+		manager.MarkTrueWithReason(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", why)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/pkg/apis"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -21,8 +22,8 @@ import (
 )
 
 // This file sees to it that what a plan leads to is there: always the PodAutoscaler of a revision,
-// and its public Service before an HTTPRoute names it. Where hosts may rest, nobody else makes that
-// Service (package endpoints, needed.go).
+// and its public Service, with endpoints, before an HTTPRoute names it. Where hosts may rest,
+// nobody else makes that Service (package endpoints, needed.go).
 
 // makesServices reports whether this reconciler makes the public Services that a Route needs. It
 // does so for a Route that has a plan, too: that one rested until the setting changed.
@@ -57,13 +58,13 @@ func (r *reconciler) missingBackend(route *servingv1.Route, p *plan.Plan, s *set
 			if pa, err := r.autoscalerOf(p.Namespace, name); err != nil {
 				return false, err
 			} else if pa == nil {
-				route.Status.MarkIngressNotReady(reasonUninitialized, r.whyMissing(p.Namespace, name, true))
+				route.Status.MarkIngressNotReady(reasonUninitialized, r.whyMissing(p.Namespace, name, anAutoscaler))
 				return true, nil
 			}
 			continue
 		}
 		if _, err := r.public.Services(p.Namespace).Get(name); apierrors.IsNotFound(err) {
-			route.Status.MarkIngressNotReady(reasonUninitialized, r.whyMissing(p.Namespace, name, false))
+			route.Status.MarkIngressNotReady(reasonUninitialized, r.whyMissing(p.Namespace, name, aService))
 			return true, nil
 		} else if err != nil {
 			return false, err
@@ -81,56 +82,71 @@ func (r *reconciler) autoscalerOf(namespace, revision string) (*autoscalingv1alp
 	return pa, nil
 }
 
-// whyMissing says that the public Service or the PodAutoscaler of a revision, which have its name,
-// do not exist yet, and what the revision says of it.
-func (r *reconciler) whyMissing(namespace, name string, autoscaler bool) string {
-	why := ""
-	if revision, err := r.revisions.Revisions(namespace).Get(name); err == nil {
-		if c := revision.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); c.IsFalse() {
-			why = c.GetMessage()
-		}
+// lack is what is not there of a revision, so that nobody can be led to it.
+type lack uint8
+
+const (
+	nothing lack = iota
+	anAutoscaler
+	aService
+	itsEndpoints
+)
+
+// whyMissing says what is not there yet of a revision, whose name it has, and what the revision
+// says of it.
+func (r *reconciler) whyMissing(namespace, name string, lacks lack) string {
+	why := "."
+	if c := r.resources(namespace, name); !c.IsUnknown() && c.Message != "" {
+		why = ": " + c.Message
 	}
-	switch {
-	case autoscaler && why != "":
-		return fmt.Sprintf("PodAutoscaler %q does not exist yet: %s", name, why)
-	case autoscaler:
-		return fmt.Sprintf("PodAutoscaler %q does not exist yet.", name)
-	case why != "":
-		return fmt.Sprintf("Service %q does not exist yet: %s", name, why)
+	switch lacks {
+	case anAutoscaler:
+		return fmt.Sprintf("PodAutoscaler %q does not exist yet%s", name, why)
+	case aService:
+		return fmt.Sprintf("Service %q does not exist yet%s", name, why)
 	}
-	return fmt.Sprintf("Service %q does not exist yet.", name)
+	return fmt.Sprintf("Service %q has no endpoints yet%s", name, why)
+}
+
+// resources returns the condition in which a revision says what its objects lack, also if it serves
+// all the same. It may be nil.
+func (r *reconciler) resources(namespace, name string) *apis.Condition {
+	revision, err := r.revisions.Revisions(namespace).Get(name)
+	if err != nil {
+		return nil
+	}
+	return revision.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable)
 }
 
 // need makes the public Services exist to which a plan leads, with the mark of the Route. It is
 // called before an HTTPRoute names them. It reports, in the status too, whether the caller has to
-// wait until caches show them.
+// wait until they have endpoints.
 func (r *reconciler) need(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot) (waits bool, err error) {
 	if !makesServices(route, s) {
 		return false, nil
 	}
-	made, err := r.makeServices(ctx, route, p, s)
-	if made != "" {
-		route.Status.MarkIngressNotReady(reasonUninitialized, r.whyMissing(p.Namespace, made, false))
+	revision, lacks, err := r.makeServices(ctx, route, p, s)
+	if lacks != nothing {
+		route.Status.MarkIngressNotReady(reasonUninitialized, r.whyMissing(p.Namespace, revision, lacks))
 	}
-	return made != "", err
+	return lacks != nothing, err
 }
 
-// makeServices is need without the status. It returns the name of a Service that it made, if it
-// made any.
-func (r *reconciler) makeServices(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot) (made string, err error) {
-	for name := range revisionsOf(p) {
+// makeServices is need without the status. It returns what a revision lacks, if one does.
+func (r *reconciler) makeServices(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot) (revision string, lacks lack, err error) {
+	for _, name := range slices.Sorted(maps.Keys(revisionsOf(p))) {
 		one, err := r.needOne(ctx, route, name, s.Gateway.Resting)
 		if err != nil {
-			return made, err
+			return revision, lacks, err
 		}
-		if one {
-			made = name
+		if one != nothing {
+			revision, lacks = name, one
 		}
 	}
-	return made, nil
+	return revision, lacks, nil
 }
 
-// haveServices reports whether the API server has them, with the mark.
+// haveServices reports whether the API server has them, with the mark and with endpoints.
 func (r *reconciler) haveServices(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot) (bool, error) {
 	for name := range revisionsOf(p) {
 		have, found, err := apply.Found(r.kube.CoreV1().Services(route.Namespace).Get(ctx, name, metav1.GetOptions{}))
@@ -140,37 +156,66 @@ func (r *reconciler) haveServices(ctx context.Context, route *servingv1.Route, p
 		if !found || s.Gateway.Resting && !marked(have, route) {
 			return false, nil
 		}
+		if ok, err := r.haveEndpoints(ctx, route.Namespace, name); err != nil || !ok {
+			return false, err
+		}
 	}
 	return true, nil
 }
 
-// needOne reports whether it has made the public Service. What HTTPRoutes name already may be as
-// the cache has it. What they do not name yet is read from the API server: the cache may show a
-// mark that was taken away. Where no host may rest, no Service is deleted, and none has a mark.
-func (r *reconciler) needOne(ctx context.Context, route *servingv1.Route, revision string, mark bool) (made bool, err error) {
+// haveEndpoints reports whether a public Service has endpoints. What the cache has may be of a
+// Service that was deleted since, so the API server is asked.
+func (r *reconciler) haveEndpoints(ctx context.Context, namespace, revision string) (bool, error) {
+	for _, cached := range r.endpoints.Of(namespace, revision) {
+		if cached.Labels[names.ServiceTypeLabel] != names.ServiceTypePublic {
+			continue
+		}
+		have, found, err := apply.Found(r.kube.DiscoveryV1().EndpointSlices(namespace).Get(ctx, cached.Name, metav1.GetOptions{}))
+		if err != nil {
+			return false, fmt.Errorf("read EndpointSlice %s/%s: %w", namespace, cached.Name, err)
+		}
+		if found && len(have.Endpoints) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// needOne makes one public Service, or marks it. It returns what is missing before gateways can be
+// led there. What HTTPRoutes name already may be as the cache has it. What they do not name yet is
+// read from the API server: the cache may show a mark that was taken away. Where no host may rest,
+// no Service is deleted, and none has a mark.
+func (r *reconciler) needOne(ctx context.Context, route *servingv1.Route, revision string, mark bool) (lacks lack, err error) {
 	cached, found, err := apply.Found(r.public.Services(route.Namespace).Get(revision))
 	if err != nil {
-		return false, err
+		return nothing, err
 	}
-	if found && !mark || found && marked(cached, route) && r.leads(route, revision) {
-		return false, nil
+	if found && (!mark || marked(cached, route)) && r.leads(route, revision) {
+		return nothing, nil
 	}
-	pa, err := r.autoscalerOf(route.Namespace, revision)
-	if err != nil || pa == nil {
-		return true, err // its creation causes the next reconcile
+	if !found || mark {
+		pa, err := r.autoscalerOf(route.Namespace, revision)
+		if err != nil || pa == nil {
+			return anAutoscaler, err // its creation causes the next reconcile
+		}
+		api := r.kube.CoreV1().Services(route.Namespace)
+		have, found, err := apply.Found(api.Get(ctx, names.PublicService(revision), metav1.GetOptions{}))
+		if err != nil {
+			return nothing, fmt.Errorf("read Service %s/%s: %w", route.Namespace, revision, err)
+		}
+		if _, _, err := apply.Child(ctx, api, "Service", pa, have, found, endpoints.Public(pa, route.Name),
+			func(have, _ *corev1.Service) {
+				if mark {
+					endpoints.Mark(have, route.Name)
+				}
+			}); err != nil {
+			return nothing, err
+		}
 	}
-	api := r.kube.CoreV1().Services(route.Namespace)
-	have, found, err := apply.Found(api.Get(ctx, names.PublicService(revision), metav1.GetOptions{}))
-	if err != nil {
-		return false, fmt.Errorf("read Service %s/%s: %w", route.Namespace, revision, err)
+	if ok, err := r.haveEndpoints(ctx, route.Namespace, revision); err != nil || !ok {
+		return itsEndpoints, err
 	}
-	_, outcome, err := apply.Child(ctx, api, "Service", pa, have, found, endpoints.Public(pa, route.Name),
-		func(have, _ *corev1.Service) {
-			if mark {
-				endpoints.Mark(have, route.Name)
-			}
-		})
-	return outcome == apply.Created, err
+	return nothing, nil
 }
 
 func marked(service *corev1.Service, route *servingv1.Route) bool {

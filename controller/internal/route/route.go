@@ -2,10 +2,11 @@
 //
 // Owns: a Route's status, its HTTPRoutes and bridges, its placeholder Services, its mark on the
 // public Services of revisions, which it makes if need be where hosts may rest. Reads: Routes,
-// Configurations, Revisions, the public Services of revisions, PodAutoscalers, DomainMappings,
-// settings; the gateways and activators, by probes; how requests ended, from the autoscaler.
-// Writes: what it owns, and on a Revision that it went back. Never: routes to a revision that was
-// never Ready; reports Ready before every gateway pod, or every activator, follows the plan.
+// Configurations, Revisions, the public Services of revisions and their EndpointSlices,
+// PodAutoscalers, DomainMappings, settings; the gateways and activators, by probes; how requests
+// ended, from the autoscaler. Writes: what it owns, and on a Revision that it went back. Never:
+// routes to a revision that was never Ready; reports Ready before every gateway pod, or every
+// activator, follows the plan.
 package route
 
 import (
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
@@ -55,10 +57,11 @@ type reconciler struct {
 	clusterDomain   string
 	configurations  listers.ConfigurationLister
 	revisions       listers.RevisionLister
-	services        corelisters.ServiceLister        // placeholders
-	ownPlaceholders reconcile.Index[*corev1.Service] // by Route
-	public          corelisters.ServiceLister        // of revisions
-	needed          reconcile.Index[*corev1.Service] // of these, by the Routes whose mark they have
+	services        corelisters.ServiceLister                   // placeholders
+	ownPlaceholders reconcile.Index[*corev1.Service]            // by Route
+	public          corelisters.ServiceLister                   // of revisions
+	needed          reconcile.Index[*corev1.Service]            // of these, by the Routes whose mark they have
+	endpoints       reconcile.Index[*discoveryv1.EndpointSlice] // by revision
 	httpRoutes      gatewaylisters.HTTPRouteLister
 	ownHTTPRoutes   reconcile.Index[*gatewayv1.HTTPRoute]
 	hosts           gateway.Hosts
@@ -83,12 +86,14 @@ func New(mgr *reconcile.Manager, seen *shared.Seen) *reconcile.Controller {
 	serving := mgr.EbbInformers.Serving().V1()
 	placeholders := mgr.Kubernetes("", names.RouteLabel).Core().V1().Services()
 	public := mgr.Kubernetes("", names.ServerlessServiceLabel).Core().V1().Services()
+	slices := mgr.Kubernetes("", names.ServerlessServiceLabel).Discovery().V1().EndpointSlices().Informer()
 	httpRoutes := mgr.GatewayInformers.Gateway().V1().HTTPRoutes()
 	routes := serving.Routes().Informer()
 	r := &reconciler{
 		kube: mgr.Kube, gateways: mgr.Gateways, settings: mgr.Settings, clusterDomain: mgr.ClusterDomain,
 		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
 		services: placeholders.Lister(), public: public.Lister(), needed: reconcile.IndexBy(public.Informer(), names.NeededByAnnotation, endpoints.NeededBy), httpRoutes: httpRoutes.Lister(), now: mgr.Now,
+		endpoints:       reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices, names.ServerlessServiceLabel),
 		ownPlaceholders: reconcile.IndexByLabel[*corev1.Service](placeholders.Informer(), names.RouteLabel),
 		ownHTTPRoutes:   reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
 		system:          mgr.SystemNamespace, grants: &grants{client: mgr.Gateways, system: mgr.SystemNamespace, now: mgr.Now, made: map[string]time.Time{}},
@@ -120,7 +125,7 @@ func New(mgr *reconcile.Manager, seen *shared.Seen) *reconcile.Controller {
 		asking.Wait()
 	}
 	c.Others = func(key reconcile.Key) { others(key); r.forget(key); r.rests.forget(key) }
-	watchTargets(c, routes.GetIndexer(), serving, public.Informer())
+	watchTargets(c, routes.GetIndexer(), serving, public.Informer(), slices)
 	c.Watch(placeholders.Informer(), reconcile.Label(names.RouteLabel))
 	c.Watch(httpRoutes.Informer(), r.ofSameHosts)
 	c.Watch(routes, r.withSameHosts)

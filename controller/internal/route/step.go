@@ -12,6 +12,7 @@ import (
 	"knative.dev/pkg/kmeta"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/gateway"
@@ -144,6 +145,9 @@ func (t *turn) step(ctx context.Context) (again time.Duration, done bool, err er
 	if t.want == resting.Rest && now.are(resting.Resting) || t.want != resting.Rest && now.own() {
 		return stepAgain, false, t.arrive(ctx, now)
 	}
+	if again, all, err := t.services(ctx, now); err != nil || all {
+		return again, false, err
+	}
 	if !t.rests.begin(t.course) {
 		t.waits("other Routes go first")
 		return time.Second, false, nil
@@ -169,6 +173,30 @@ func (t *turn) step(ctx context.Context) (again time.Duration, done bool, err er
 	// whatever follows one has a new bridge first.
 	_, err = t.act(ctx, now)
 	return stepAgain, false, err
+}
+
+// services makes the public Services that the next steps need, and reports whether all targets wait
+// for them. Gateways are told nothing by this, so it takes no place of those that are between.
+func (t *turn) services(ctx context.Context, now parts) (again time.Duration, all bool, err error) {
+	n := 0
+	for _, one := range now.all {
+		if resting.Next(one.seen).Do == resting.Need {
+			n++
+		}
+	}
+	if n == 0 {
+		return 0, false, nil
+	}
+	revision, lacks, err := t.makeServices(ctx, t.route, t.planTold(), t.s) // all targets are of one plan
+	switch {
+	case err != nil || lacks == nothing:
+		return stepAgain, n == len(now.all), err
+	case t.resources(t.route.Namespace, revision).GetReason() == autoscalingv1alpha1.ReasonFailedCreate:
+		t.route.Status.MarkIngressNotReady(reasonUninitialized, t.whyMissing(t.route.Namespace, revision, lacks))
+	default:
+		t.waits(t.whyMissing(t.route.Namespace, revision, lacks))
+	}
+	return time.Second, n == len(now.all), nil
 }
 
 // waits says in the status that gateways do not follow the plan yet, unless they did when the
@@ -201,13 +229,10 @@ func (t *turn) arrive(ctx context.Context, now parts) error {
 
 // act does what the next steps ask for. It reports whether it has written something.
 func (t *turn) act(ctx context.Context, now parts) (wrote bool, err error) {
-	need := false
 	for _, one := range now.all {
 		switch next := resting.Next(one.seen); next.Do {
-		case resting.Wait, resting.Tell, resting.Untell: // all are told, and who is apart is not told later
+		case resting.Wait, resting.Need, resting.Tell, resting.Untell: // all are told, and who is apart is not told later
 			continue
-		case resting.Need: // all targets are of one plan
-			need = true
 		default:
 			wrote = true
 			if err := t.do(ctx, one, next.Do); err != nil {
@@ -215,10 +240,7 @@ func (t *turn) act(ctx context.Context, now parts) (wrote bool, err error) {
 			}
 		}
 	}
-	if need {
-		_, err = t.makeServices(ctx, t.route, t.planTold(), t.s)
-	}
-	return wrote || need, err
+	return wrote, nil
 }
 
 // questions returns the probes that answer what the next steps ask.

@@ -1,6 +1,9 @@
 package route
 
 import (
+	"fmt"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -51,25 +54,42 @@ func naming(routes cache.Indexer) func(targets ...string) []reconcile.Key {
 }
 
 // watchTargets reconciles the Routes that name a Configuration or a Revision when that changes, or
-// the public Service of a Revision.
-func watchTargets(c *reconcile.Controller, routes cache.Indexer, serving servinginformers.Interface, public cache.SharedIndexInformer) {
+// the public Service of a Revision, and when that one comes to have endpoints.
+func watchTargets(c *reconcile.Controller, routes cache.Indexer, serving servinginformers.Interface, public, slices cache.SharedIndexInformer) {
 	naming := naming(routes)
 	c.Watch(serving.Configurations().Informer(), func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
 		return naming(configurationTarget(m.GetNamespace(), m.GetName()))
 	})
-	ofRevision := func(namespace, revision, configuration string) []reconcile.Key {
-		return naming(revisionTarget(namespace, revision), configurationTarget(namespace, configuration))
-	}
 	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
-		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
+		return naming(revisionTarget(m.GetNamespace(), m.GetName()), configurationTarget(m.GetNamespace(), m.GetLabels()[names.ConfigurationLabel]))
 	})
-	c.Watch(public, func(object any) []reconcile.Key {
+	ofPublic := func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
 		if m.GetLabels()[names.ServiceTypeLabel] != names.ServiceTypePublic {
 			return nil
 		}
-		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
-	})
+		return naming(revisionTarget(m.GetNamespace(), m.GetLabels()[names.ServerlessServiceLabel]), configurationTarget(m.GetNamespace(), m.GetLabels()[names.ConfigurationLabel]))
+	}
+	c.Watch(public, ofPublic)
+	// Endpoints change with each pod, and Routes have no part in that.
+	filled := func(before, after any) {
+		was, _ := before.(*discoveryv1.EndpointSlice)
+		if slice, ok := after.(*discoveryv1.EndpointSlice); ok && len(slice.Endpoints) > 0 && (was == nil || len(was.Endpoints) == 0) {
+			for _, key := range ofPublic(slice) {
+				c.Enqueue(key)
+			}
+		}
+	}
+	if _, err := slices.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, existed bool) {
+			if !existed {
+				filled(nil, object)
+			}
+		},
+		UpdateFunc: filled,
+	}); err != nil {
+		panic(fmt.Sprintf("watch for the endpoints of Revisions: %v", err)) // only a stopped informer refuses
+	}
 }
