@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
@@ -34,6 +35,8 @@ func (s restingService) public() string {
 	return strings.Join(out, ", ")
 }
 
+var grpcRoutes = schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "grpcroutes"}
+
 const both = "services a-00001, endpointslices a-00001"
 
 // within waits until there is that much of the public Services, while the hosts serve.
@@ -52,12 +55,26 @@ func (s restingService) within(d time.Duration, what, want string) {
 	s.t.Fatalf("%s: there is %q, not %q\n%s", what, s.public(), want, s.state())
 }
 
+// events returns the Events since the last call.
+func (g *ground) events() (out []string) {
+	for {
+		select {
+		case event := <-g.told:
+			out = append(out, event)
+		default:
+			return out
+		}
+	}
+}
+
 // A new Service that comes to rest never has a public Service for its revision. It has one while
 // HTTPRoutes of its own name it.
 func TestARevisionHasAPublicServiceWhileSomebodyNeedsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRestingService(t)
 		defer s.end()
+		s.told = make(chan string, 1000)
+		s.start(s.replicas[0])
 		s.exists()
 		for _, w := range s.store.Writes() {
 			if w.Name == "a-00001" && (w.Resource == "services" || w.Resource == "endpointslices") {
@@ -80,6 +97,9 @@ func TestARevisionHasAPublicServiceWhileSomebodyNeedsIt(t *testing.T) {
 				t.Errorf("round %d: at once there is %q", round, s.public())
 			}
 			s.within(2*time.Minute, "at rest", "")
+			if !slices.ContainsFunc(s.events(), func(event string) bool { return strings.Contains(event, "ServiceDeleted") }) {
+				t.Errorf("round %d: no event tells that it is gone", round)
+			}
 		}
 		s.store.Writes()
 		s.pass(10 * time.Minute)
@@ -107,6 +127,17 @@ func TestAPublicServiceIsKeptForWhoNamesIt(t *testing.T) {
 				s.naming("other", gatewayv1.HTTPRouteRule{Filters: []gatewayv1.HTTPRouteFilter{mirror}})
 			},
 			func(s restingService) { s.naming("other", gatewayv1.HTTPRouteRule{BackendRefs: backend("other")}) },
+		},
+		"somebody's GRPCRoute": {
+			func(s restingService) {
+				s.put(schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "apiextensions.k8s.io/v1",
+					"CustomResourceDefinition", &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: grpcRoutes.Resource + "." + grpcRoutes.Group}})
+				s.pass(time.Minute)
+				g := &gatewayv1.GRPCRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "names-it"}}
+				g.Spec.Rules = []gatewayv1.GRPCRouteRule{{BackendRefs: []gatewayv1.GRPCBackendRef{{BackendRef: backend("ns")[0].BackendRef}}}}
+				s.put(grpcRoutes, "gateway.networking.k8s.io/v1", "GRPCRoute", g)
+			},
+			func(s restingService) { s.store.Remove(grpcRoutes, "other", "names-it") },
 		},
 		"a DomainMapping that refers to it": {
 			func(s restingService) {

@@ -436,7 +436,7 @@ var kinds = map[string]string{
 	"httproutes": "HTTPRoute", "gateways": "Gateway", "referencegrants": "ReferenceGrant", "namespaces": "Namespace",
 	"horizontalpodautoscalers": "HorizontalPodAutoscaler", "serviceaccounts": "ServiceAccount", "nodes": "Node",
 	"customresourcedefinitions": "CustomResourceDefinition", "certificates": "Certificate", "listenersets": "ListenerSet",
-	"backendtlspolicies": "BackendTLSPolicy",
+	"backendtlspolicies": "BackendTLSPolicy", "grpcroutes": "GRPCRoute",
 }
 
 func kindOf(t target, otherwise string) string {

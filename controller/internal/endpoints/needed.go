@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
@@ -26,16 +27,17 @@ import (
 )
 
 // This file decides whether a revision has a public Service, where hosts may rest (decision 20).
-// Activators reach pods without it. Only HTTPRoutes name it:
+// Activators reach pods without it. HTTPRoutes name it, and GRPCRoutes:
 //
 //	the revision, its Service                              has a public Service
 //	any, where no host may rest                            yes
 //	any, with system-internal-tls, where none does         yes
 //	has the annotation serving.knative.dev/no-gc           yes
-//	an HTTPRoute names it, of Ebb or of somebody else      yes
+//	an HTTPRoute or a GRPCRoute of anybody names it        yes
 //	a DomainMapping refers to it                           yes
 //	has the mark of a Route that there is                  yes
 //	none of these for less than unneededFor                as it was
+//	none of these, and the GRPCRoutes are not known        as it was
 //	none of these                                          no
 //
 // The mark is the lock between this reconciler and that of Routes. The latter makes the Service, or
@@ -52,6 +54,7 @@ type needs struct {
 	revisions listers.RevisionLister
 	routes    listers.RouteLister
 	client    ebb.Interface
+	events    record.EventRecorder
 	named     gateway.Named
 	mappings  reconcile.Index[*v1beta1.DomainMapping] // by the name that they refer to
 	now       func() time.Time
@@ -61,18 +64,14 @@ type needs struct {
 }
 
 func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller, services cache.SharedIndexInformer) *needs {
-	serving, httpRoutes := mgr.EbbInformers.Serving().V1(), mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
+	serving := mgr.EbbInformers.Serving().V1()
 	mappings := mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer()
 	n := &needs{
 		settings: mgr.Settings, revisions: serving.Revisions().Lister(), routes: serving.Routes().Lister(), client: mgr.Ebb,
-		named: gateway.NewNamed(httpRoutes), mappings: gateway.Mappings(mappings), now: mgr.Now, since: map[reconcile.Key]time.Time{},
+		// A public Service has the name of its PodAutoscaler.
+		named:    gateway.NewNamed(mgr, c, func() bool { return mgr.Settings.Load().Gateway.Resting }),
+		mappings: gateway.Mappings(mappings), events: mgr.Events, now: mgr.Now, since: map[reconcile.Key]time.Time{},
 	}
-	c.Watch(httpRoutes, func(object any) []reconcile.Key {
-		if !n.settings.Load().Gateway.Resting {
-			return nil
-		}
-		return gateway.AllServices(object) // a public Service has the name of its PodAutoscaler
-	})
 	marked := reconcile.IndexBy(services, names.NeededByAnnotation, NeededBy)
 	c.Watch(serving.Routes().Informer(), func(object any) (keys []reconcile.Key) {
 		route, ok := object.(*servingv1.Route)
@@ -118,6 +117,10 @@ func (n *needs) unneeded(pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Ser
 	if have == nil {
 		delete(n.since, key)
 		return 0, true
+	}
+	if n.named.Unknown() {
+		delete(n.since, key)
+		return unneededFor, true
 	}
 	if n.since[key].IsZero() {
 		n.since[key] = n.now()
@@ -174,6 +177,10 @@ func (r *reconciler) takeAway(ctx context.Context, pa *autoscalingv1alpha1.PodAu
 			return err
 		}
 		r.needs.forget(reconcile.Key{Namespace: pa.Namespace, Name: pa.Name})
+		if rev, err := r.needs.revisions.Revisions(pa.Namespace).Get(pa.Name); err == nil {
+			r.needs.events.Eventf(rev, corev1.EventTypeNormal, "ServiceDeleted",
+				"Activators serve this Revision, and no HTTPRoute or GRPCRoute names its Service, which is deleted. The annotation %s: \"true\" keeps it", names.NoGCAnnotation)
+		}
 	}
 	own := slices.DeleteFunc(r.slices.Of(pa.Namespace, pa.Name), func(slice *discoveryv1.EndpointSlice) bool {
 		return slice.Labels[discoveryv1.LabelManagedBy] != managedBy || !metav1.IsControlledBy(slice, pa)

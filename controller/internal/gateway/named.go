@@ -3,6 +3,9 @@ package gateway
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -12,66 +15,121 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// byNamed indexes HTTPRoutes by the Services that they name, whatever their namespaces are.
+// byNamed indexes HTTPRoutes and GRPCRoutes by the Services that they name, whatever their
+// namespaces are.
 const byNamed = "named"
 
-// Named tells which Services HTTPRoutes name, those of others too, with backends of other
-// namespaces, those that get a copy of each request, and those whose clients a mesh leads.
-type Named struct{ httpRoutes cache.Indexer }
+// grpcRoutes are watched where the cluster has the kind. Ebb makes none.
+var grpcRoutes = schema.GroupVersionResource{Group: gatewayv1.GroupName, Version: "v1", Resource: "grpcroutes"}
 
-// NewNamed reads the HTTPRoutes of an informer that has not started yet.
-func NewNamed(informer cache.SharedIndexInformer) Named {
+// Named tells which Services HTTPRoutes and GRPCRoutes name, those of others too, with backends of
+// other namespaces, those that get a copy of each request, and those whose clients a mesh leads.
+type Named struct {
+	httpRoutes cache.Indexer
+	grpcRoutes *reconcile.Optional
+}
+
+// NewNamed reads the HTTPRoutes and GRPCRoutes of a Manager that does not run yet. The controller
+// reconciles what they name, while on says so.
+func NewNamed(mgr *reconcile.Manager, c *reconcile.Controller, on func() bool) Named {
+	informer, grpc := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), mgr.Optional(grpcRoutes, "")
+	named := func(object any) (keys []string, _ error) {
+		for _, key := range AllServices(object) {
+			keys = append(keys, key.String())
+		}
+		return keys, nil
+	}
 	if _, there := informer.GetIndexer().GetIndexers()[byNamed]; !there {
-		err := informer.AddIndexers(cache.Indexers{byNamed: func(object any) (keys []string, _ error) {
-			for _, key := range AllServices(object) {
-				keys = append(keys, key.String())
-			}
-			return keys, nil
-		}})
-		if err != nil {
+		if err := informer.AddIndexers(cache.Indexers{byNamed: named}); err != nil {
 			panic(fmt.Sprintf("index HTTPRoutes by what they name: %v", err)) // only a started informer refuses
 		}
 	}
-	return Named{informer.GetIndexer()}
+	grpc.Index(byNamed, named)
+	grpc.Late()
+	concerned := func(object any) []reconcile.Key {
+		if !on() {
+			return nil
+		}
+		return AllServices(object)
+	}
+	c.Watch(informer, concerned)
+	c.WatchOptional(grpc, concerned)
+	return Named{informer.GetIndexer(), grpc}
 }
 
-// By reports whether an HTTPRoute names the Service.
+// By reports whether an HTTPRoute or GRPCRoute names the Service.
 func (n Named) By(service types.NamespacedName) bool {
 	keys, _ := n.httpRoutes.IndexKeys(byNamed, service.String()) // fails only if there is no such index
-	return len(keys) > 0
+	return len(keys) > 0 || n.grpcRoutes.Has(byNamed, service.String())
 }
 
-// AllServices returns the Services that an HTTPRoute names.
-func AllServices(object any) (out []types.NamespacedName) {
-	h, ok := object.(*gatewayv1.HTTPRoute)
-	if !ok {
-		return nil
-	}
-	add := func(ref gatewayv1.BackendObjectReference) {
-		if ptr.Deref(ref.Group, "") == "" && ptr.Deref(ref.Kind, "Service") == "Service" {
-			out = append(out, types.NamespacedName{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(h.Namespace))), Name: string(ref.Name)})
+// Unknown reports whether the cluster has GRPCRoutes that nobody has listed yet.
+func (n Named) Unknown() bool { return n.grpcRoutes.Present() && !n.grpcRoutes.Synced() }
+
+// AllServices returns the Services that an HTTPRoute or a GRPCRoute names.
+func AllServices(object any) []types.NamespacedName {
+	n := naming{}
+	switch o := object.(type) {
+	case *gatewayv1.HTTPRoute:
+		n.namespace = o.Namespace
+		n.clientsOf(o.Spec.ParentRefs)
+		for _, rule := range o.Spec.Rules {
+			for _, f := range rule.Filters {
+				n.copies(f.RequestMirror)
+			}
+			for _, ref := range rule.BackendRefs {
+				n.add(ref.BackendObjectReference)
+				for _, f := range ref.Filters {
+					n.copies(f.RequestMirror)
+				}
+			}
 		}
-	}
-	filters := func(all []gatewayv1.HTTPRouteFilter) {
-		for _, f := range all {
-			if f.RequestMirror != nil {
-				add(f.RequestMirror.BackendRef)
+	case *unstructured.Unstructured:
+		g := gatewayv1.GRPCRoute{}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &g) != nil {
+			return nil // its definition allows none like this
+		}
+		n.namespace = g.Namespace
+		n.clientsOf(g.Spec.ParentRefs)
+		for _, rule := range g.Spec.Rules {
+			for _, f := range rule.Filters {
+				n.copies(f.RequestMirror)
+			}
+			for _, ref := range rule.BackendRefs {
+				n.add(ref.BackendObjectReference)
+				for _, f := range ref.Filters {
+					n.copies(f.RequestMirror)
+				}
 			}
 		}
 	}
-	for _, ref := range h.Spec.ParentRefs {
+	return n.services
+}
+
+// naming collects the Services that an object of a namespace names.
+type naming struct {
+	namespace string
+	services  []types.NamespacedName
+}
+
+func (n *naming) add(ref gatewayv1.BackendObjectReference) {
+	if ptr.Deref(ref.Group, "") == "" && ptr.Deref(ref.Kind, "Service") == "Service" {
+		n.services = append(n.services, types.NamespacedName{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(n.namespace))), Name: string(ref.Name)})
+	}
+}
+
+func (n *naming) copies(mirror *gatewayv1.HTTPRequestMirrorFilter) {
+	if mirror != nil {
+		n.add(mirror.BackendRef)
+	}
+}
+
+func (n *naming) clientsOf(parents []gatewayv1.ParentReference) {
+	for _, ref := range parents {
 		if group := gatewayv1.Group(gatewayv1.GroupName); ptr.Deref(ref.Group, group) == "" && ptr.Deref(ref.Kind, "Gateway") == "Service" {
-			add(gatewayv1.BackendObjectReference{Namespace: ref.Namespace, Name: ref.Name})
+			n.add(gatewayv1.BackendObjectReference{Namespace: ref.Namespace, Name: ref.Name})
 		}
 	}
-	for _, rule := range h.Spec.Rules {
-		filters(rule.Filters)
-		for _, ref := range rule.BackendRefs {
-			add(ref.BackendObjectReference)
-			filters(ref.Filters)
-		}
-	}
-	return out
 }
 
 // Mappings finds DomainMappings by the name that they refer to.

@@ -31,6 +31,8 @@ type Optional struct {
 	// Set before Run and not changed after.
 	handlers []cache.ResourceEventHandler
 	changed  []func()
+	indexers cache.Indexers
+	late     bool
 
 	mu       sync.Mutex
 	informer cache.SharedIndexInformer // nil while the kind is not there
@@ -66,6 +68,28 @@ func (mgr *Manager) Optional(resource schema.GroupVersionResource, labelSelector
 func (c *Controller) WatchOptional(o *Optional, toKeys func(object any) []Key) {
 	o.handlers = append(o.handlers, c.handler(toKeys, c.Enqueue))
 	o.changed = append(o.changed, func() { c.EnqueueAll(presenceWithin) })
+}
+
+// Index adds an index to the cache.
+func (o *Optional) Index(name string, keys cache.IndexFunc) {
+	if o.indexers == nil {
+		o.indexers = cache.Indexers{}
+	}
+	o.indexers[name] = keys
+}
+
+// Late has nobody wait at the start until the objects are known. So a cluster that does not let us
+// read them has all but what depends on them.
+func (o *Optional) Late() { o.late = true }
+
+// Has reports whether an index has a value for an object.
+func (o *Optional) Has(index, value string) bool {
+	informer := o.store()
+	if informer == nil {
+		return false
+	}
+	keys, _ := informer.GetIndexer().IndexKeys(index, value) // fails only if there is no such index
+	return len(keys) > 0
 }
 
 // Present reports whether the cluster has the kind.
@@ -167,7 +191,7 @@ func (o *Optional) run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
 		return fmt.Errorf("find out whether the cluster has the kind %s: %w", definition, context.Cause(ctx))
 	}
-	if informer := o.store(); informer != nil {
+	if informer := o.store(); informer != nil && !o.late {
 		cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	}
 	return nil
@@ -193,6 +217,9 @@ func (o *Optional) begin(ctx context.Context) {
 	o.labelled = IndexBy(informer, "label", func(object *unstructured.Unstructured) []string {
 		return slices.Collect(maps.Keys(object.GetLabels()))
 	})
+	if err := informer.AddIndexers(o.indexers); err != nil {
+		panic(fmt.Sprintf("index %s: %v", o.resource.Resource, err)) // only a name that is taken is refused
+	}
 	for _, h := range o.handlers {
 		if _, err := informer.AddEventHandler(h); err != nil {
 			panic(fmt.Sprintf("watch %s: %v", o.resource.Resource, err)) // only a stopped informer refuses

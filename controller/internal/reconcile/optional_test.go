@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +97,53 @@ func TestAnOptionalKindIsWatchedWhileTheClusterHasIt(t *testing.T) {
 		t.Error("the kind is still there")
 	}
 }
+
+// Who may not read a kind that it wants only for a part of its work does the rest.
+func TestAnOptionalKindThatNobodyMayReadHoldsNothingUp(t *testing.T) {
+	store, config := apiservertest.Start(t)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			if strings.Contains(r.URL.Path, "/grpcroutes") {
+				return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	clients, err := ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definition := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}}
+	definition.SetName("grpcroutes.gateway.networking.k8s.io")
+	store.Put(schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, definition)
+	w := NewManager(clients, settings.NewStore(settings.Default()), record.NewFakeRecorder(10), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	o := w.Optional(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "grpcroutes"}, "")
+	o.Late()
+	seen := make(chan Key, 100)
+	c := &Controller{Name: "test", Keys: func() []Key { return []Key{{Name: "everything"}} },
+		Reconcile: func(_ context.Context, key Key) (time.Duration, error) { seen <- key; return 0, nil }}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- w.Run(ctx, []*Controller{c}, Options{Timeout: time.Minute, Alone: true, Metrics: NewMetrics(prometheus.NewRegistry())})
+	}()
+	select {
+	case <-seen:
+	case <-time.After(time.Minute):
+		t.Error("it waits for what it may not read")
+	}
+	if !o.Present() || o.Synced() || o.Has("any", "thing") {
+		t.Error("it is known, or nobody knows that it is there")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // One service costs the same beside few and beside many in its namespace, with certificates, too.
 func TestObjectsOfAnOptionalKindAreFoundWithoutAListOfTheNamespace(t *testing.T) {
