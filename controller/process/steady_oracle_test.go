@@ -38,7 +38,8 @@ func (s *steady) check() {
 		}
 		if a := s.ask(gatewayOf(host), host, ""); a.code != 200 {
 			full := s.noPods != "" || time.Since(s.room) < mended
-			refused := s.putsAway && strings.Contains(a.why, "create Deployment") // it is made for a request, and may not
+			// Both are made for a request, and may not be.
+			refused := s.putsAway && (strings.Contains(a.why, "create Deployment") || strings.Contains(a.why, "create Service") && strings.Contains(a.why, "-private"))
 			if !refused && (!full || !strings.Contains(a.why, noMorePods)) {
 				s.fail("host %s answers %d: %s", host, a.code, a.why)
 			}
@@ -125,10 +126,12 @@ func (s *steady) wanted(name, host string) bool {
 	return !tagged || slices.ContainsFunc(service.Spec.Traffic, func(t servingv1.TrafficTarget) bool { return t.Tag == tag })
 }
 
-// explained: what is not Ready for longer than a minute names one of the things that are wrong.
+// explained: what is not Ready for longer than a minute names one of the things that are wrong. A
+// new revision takes two steps, and then its Route and its Service may each hold a message back for
+// 10 s.
 func (s *steady) explained(service *servingv1.Service, condition *apis.Condition) {
 	if len(s.wrong) == 0 || s.blind || condition.IsTrue() || time.Since(s.since[service.Name]) < 3*time.Minute ||
-		time.Since(s.moved) < mended || time.Since(s.touched[service.Name]) < 4*step || s.hurts(service.Name) {
+		time.Since(s.moved) < mended || time.Since(s.touched[service.Name]) < 8*step || s.hurts(service.Name) {
 		return
 	}
 	text := fmt.Sprint(condition.GetReason(), " ", condition.GetMessage())
