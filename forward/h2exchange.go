@@ -147,9 +147,6 @@ func (x *h2exchange) stepLocked(e *exchange.Event, b *h2batch) (left exchange.Do
 		x.body.rewind()
 		x.res.RequestBytes = 0
 	}
-	if do.Has(exchange.SayContinue) {
-		x.interimLocked(100, nil, b)
-	}
 	if do.Has(exchange.Ask) {
 		x.question = x.machine.State()
 		if x.question == exchange.Reviewing {

@@ -84,6 +84,9 @@ func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 	client.armLocked()
 	c.mu.Unlock()
 	b.add(c)
+	if do.Has(exchange.SayContinue) {
+		x.interimLocked(100, nil, b)
+	}
 	x.up, x.body.sentEnd = h, end
 	if waits {
 		x.armLocked()

@@ -202,6 +202,44 @@ func TestContinueIsAnsweredHere(t *testing.T) {
 	}
 }
 
+// A client over HTTP/2, which may be a Server that keeps the body back, waits as one over HTTP/1.1
+// does.
+func TestContinueIsAnsweredHereOverHTTP2(t *testing.T) {
+	behind := NewUpstream(h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s expect=%q", b, r.Header.Get("Expect"))
+	}), UpstreamOptions{})
+	defer behind.Close()
+	addr, _ := proxyTo(t, behind.Addr(), func(s *Server, p *policy) {
+		p.admit = func(r *Request) Decision {
+			r.Continue()
+			return Decision{Upstream: behind}
+		}
+	})
+	front, _ := proxyTo(t, addr, func(s *Server, p *policy) {
+		admit := p.admit
+		p.admit = func(r *Request) Decision {
+			r.DeferBody(time.Hour)
+			r.Timeouts.Total = 10 * time.Second
+			return admit(r)
+		}
+	})
+	body, write := io.Pipe()
+	go func() {
+		time.Sleep(10 * time.Millisecond) // so that the request has a connection before its body
+		io.WriteString(write, "ok")
+		write.Close()
+	}()
+	resp, err := h2cClient(t).Post("http://"+front, "text/plain", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); string(text) != `ok expect=""` {
+		t.Errorf("got %d %q", resp.StatusCode, text)
+	}
+}
+
 // A client that is not told to go on can send its request elsewhere.
 func TestNoContinueIsSaidWithoutAConnection(t *testing.T) {
 	gone := httptest.NewServer(nil)
