@@ -159,6 +159,7 @@ type Machine struct {
 	answer    Answer
 	untrusted uint8 // how often a certificate was not believed
 	met       bool  // a pod of the revision has answered, if only to refuse
+	astray    bool  // the request was misdirected, and cannot be sent again
 	fellBack  bool
 	then      ending // the wait ends with this, so long after since
 	fallsBack bool   // Patience.FallsBack of the last wait
@@ -230,7 +231,7 @@ func (m *Machine) Step(e *Event) Do {
 		}
 		return SlotAnswered | SlotRefused | m.try()
 	case Misdirected:
-		if e.Final {
+		if m.astray = e.Final; m.astray {
 			return 0
 		}
 		return SlotFailed | m.try()
@@ -239,7 +240,10 @@ func (m *Machine) Step(e *Event) Do {
 	case Done:
 		bound := m.state == Bound
 		m.state = Over
-		if bound {
+		switch {
+		case bound && m.astray:
+			return SlotFailed // so that the next request goes elsewhere
+		case bound:
 			return SlotDone
 		}
 	}

@@ -413,6 +413,30 @@ func meetsAnother(t *testing.T, why string, limit int) {
 	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
 }
 
+// A request whose body has been sent cannot go to another pod. The next ones do.
+func TestAPodThatCannotTakeAnyRequestIsLeftAloneAfterTheFirst(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	r := w.revision(backends.Info{})
+	var met atomic.Int64
+	down := w.pod("down", func(rw http.ResponseWriter, r *http.Request) {
+		met.Add(1)
+		rw.Header().Set(wire.HeaderRefused, wire.RefusedDown)
+		rw.WriteHeader(wire.RefusedStatus)
+	})
+	w.pods(down, w.pod("up", func(rw http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+	const requests = 50
+	refused := 0
+	for range requests {
+		if status, _, _ := w.send("POST", strings.Repeat("b", 1<<18)); status == wire.RefusedStatus {
+			refused++
+		}
+	}
+	if n := int(met.Load()); n != refused || n > requests/4 {
+		t.Errorf("%d of %d requests met the pod, %d were refused", n, requests, refused)
+	}
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+}
+
 func TestADeadPodIsPassedOver(t *testing.T) {
 	w := newWorld(t, hold.Bounds{})
 	r := w.revision(backends.Info{ContainerConcurrency: 1})
