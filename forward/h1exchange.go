@@ -247,6 +247,9 @@ func (c *conn) settleAccount() {
 	}
 }
 
+// workedOn implements carrier.
+func (c *conn) workedOn() bool { return c.machine.Seen() }
+
 // charge implements carrier.
 func (c *conn) charge(a Account, more int64) error {
 	n := more + c.tlsBytes() + int64(cap(c.in)+cap(c.out)+cap(c.rb)) + int64(cap(c.req.head.fields)+cap(c.resp.fields))*int64(unsafe.Sizeof(field{}))

@@ -350,6 +350,13 @@ func (x *h2exchange) context() context.Context {
 	return ctx
 }
 
+// workedOn implements carrier.
+func (x *h2exchange) workedOn() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.machine.Seen()
+}
+
 // dropLocked resets the upstream's stream if there is one.
 func (x *h2exchange) dropLocked(code http2.ErrCode, b *h2batch) {
 	if up := x.up; up != nil {

@@ -48,9 +48,10 @@ type h2head struct {
 
 // carrier is the exchange of a Request, as its shell has it.
 type carrier interface {
-	// context is Request.Context, charge Request.Charge.
+	// context is Request.Context, charge Request.Charge, workedOn Request.Seen.
 	context() context.Context
 	charge(a Account, more int64) error
+	workedOn() bool
 }
 
 // edit replaces, removes or adds one header field of the forwarded request.
@@ -231,6 +232,10 @@ func (r *Request) DeferBody(limit time.Duration) { r.deferBody = limit }
 // Continue answers the client's "Expect: 100-continue" locally, as soon as there is a connection to
 // the upstream, instead of leaving it to that.
 func (r *Request) Continue() { r.continueNow = true }
+
+// Seen reports whether an upstream may have worked on the request: the connection on which it was
+// sent ended without a response, and it was sent again, or was to be.
+func (r *Request) Seen() bool { return r.carrier.workedOn() }
 
 // edited reports whether an edit takes the place of the field.
 func (r *Request) edited(name string) bool {

@@ -26,13 +26,13 @@ const (
 //	no or a broken response                                                 program
 //	the same, because of us                                                 nobody
 //	no connection to the container                                          program
-//	the same, while the pod ends, or for an activator                       nobody
+//	the same, while the pod ends, or an activator asks another pod          nobody
 //
 // An activator asks again and again, here and elsewhere. One request of a client must not count for
 // many.
 func (c *Chain) blame(res *forward.Result, p *pass) blame {
 	switch {
-	case p.sent.IsZero(), p.down && (p.proxied || c.Draining()):
+	case p.sent.IsZero(), p.elsewhere, p.down && c.Draining():
 		return nobody
 	case p.down:
 		return program

@@ -85,7 +85,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 		p = &pass{}
 		p.waiter.Ready = make(chan struct{}, 1)
 	}
-	p.probe, p.down, p.proxied, p.outgrew, p.sent, p.span = false, false, false, false, time.Time{}, nil
+	p.probe, p.down, p.elsewhere, p.proxied, p.outgrew, p.sent, p.span = false, false, false, false, false, time.Time{}, nil
 	r.Data = p
 	if v, handled := c.probe(r, p); handled {
 		return v
@@ -142,11 +142,12 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 
 // OnDialError implements forward.Redirector: nobody listens in the container, which has ended or
 // starts again. An activator sends the request to another pod, and leaves this one alone for a
-// while. Anybody else is told.
+// while. Anybody else is told, and so is an activator whose request may have been what ended the
+// container: it would end that of each pod.
 func (c *Chain) OnDialError(r *forward.Request, err error) forward.Decision {
 	p := r.Data.(*pass)
 	p.down = true
-	if !p.proxied {
+	if p.elsewhere = p.proxied && !r.Seen(); !p.elsewhere {
 		return forward.Decision{Reply: FailureReply(err)}
 	}
 	return refusal(wire.RefusedDown)

@@ -51,15 +51,16 @@ func NewGate(slots, maxWaiting int, maxBytes int64, pod string, now time.Time, w
 
 // pass is one request's state between Admit and Done.
 type pass struct {
-	waiter  limit.Waiter
-	proxied bool
-	inside  bool // counted by the ledger
-	running bool // has a slot
-	probe   bool
-	down    bool      // no connection to the container could be made
-	outgrew bool      // it waited, and there was no room for what it takes
-	sent    time.Time // to the container
-	span    *tracing.Span
+	waiter    limit.Waiter
+	proxied   bool
+	inside    bool // counted by the ledger
+	running   bool // has a slot
+	probe     bool
+	down      bool      // no connection to the container could be made
+	elsewhere bool      // so an activator sends it to another pod
+	outgrew   bool      // it waited, and there was no room for what it takes
+	sent      time.Time // to the container
+	span      *tracing.Span
 
 	forwarded []byte // the field's value
 }

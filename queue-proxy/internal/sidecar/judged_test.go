@@ -266,6 +266,32 @@ func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
 	}
 }
 
+// A request that ends the program must not end those of other pods. An activator is not told to
+// send it there, although no connection could be made when it was tried again.
+func TestARequestThatEndsTheProgramGoesNowhereElse(t *testing.T) {
+	program, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go http.Serve(program, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/end" {
+			program.Close()
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	r := startRig(t, hello, func(c *wire.Sidecar) { c.UserPort = program.Addr().(*net.TCPAddr).Port })
+	activator := []string{wire.HeaderProxyRequest, wire.ProxyActivator}
+	r.get("/", activator...)
+	eventually.True(t, "the connection is kept", func() bool { return r.gate.Inside() == 0 })
+	status, body, header := r.get("/end", activator...)
+	if status != 502 || body != "the container does not accept connections" || header.Get(wire.HeaderRefused) != "" {
+		t.Errorf("got %d %q, %s=%q", status, body, wire.HeaderRefused, header.Get(wire.HeaderRefused))
+	}
+	if got := r.judged(); got.Good != 1 || got.Failed != 1 {
+		t.Errorf("counted as %+v", got)
+	}
+}
+
 // A full queue, and a deadline that passes in it, are not the program's.
 func TestAQueueIsNotJudged(t *testing.T) {
 	t.Parallel()
