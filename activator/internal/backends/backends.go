@@ -12,13 +12,10 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
-	"ebb.dev/ebb/activator/internal/load"
-	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/wire"
 )
 
@@ -46,30 +43,6 @@ type Info struct {
 	// Cold is what its annotations want for requests that find no pod; nil is nothing.
 	Cold *cold.Rules
 }
-
-// Revision is one revision. Its fields never change; the values they point to do.
-type Revision struct {
-	Key   Key
-	Queue *hold.Queue
-	Load  *load.Load // apart, because each request writes there
-	// Relay remembers at which activators its requests gather.
-	Relay relay.Choice
-
-	info  atomic.Pointer[Info]
-	state atomic.Pointer[Snapshot]
-}
-
-// Queued is how many of its requests wait now.
-func (r *Revision) Queued() int64 {
-	waiting, _ := r.Queue.Load()
-	return waiting
-}
-
-// Info returns the current state of the revision's object.
-func (r *Revision) Info() *Info { return r.info.Load() }
-
-// Snapshot returns the newest one.
-func (r *Revision) Snapshot() *Snapshot { return r.state.Load() }
 
 // entry is a revision with the state that its sources reported. It may exist before its Revision
 // object is seen.
@@ -178,15 +151,12 @@ func (t *Table) SetRevision(key Key, info *Info) {
 			t.drop(e) // deleted and created again with the same name
 		}
 		if e.revision == nil {
-			r := &Revision{Key: key, Queue: t.Make(key, info), Load: &load.Load{}}
-			r.info.Store(info)
-			r.state.Store(newSnapshot(nil, nil))
-			e.revision = r
-			t.setIndex(key, r)
+			e.revision = &Revision{Key: key, make: t.Make}
+			e.revision.set(info)
+			t.setIndex(key, e.revision)
+			return
 		}
-		e.revision.info.Store(info)
-		e.revision.Queue.SetMaxWaiting(info.Cold.Waiting())
-		e.revision.Queue.SetFailure(info.Failure)
+		e.revision.set(info)
 	})
 }
 
@@ -206,7 +176,7 @@ func (t *Table) drop(e *entry) {
 	r := e.revision
 	e.revision = nil
 	t.setIndex(r.Key, nil)
-	r.Queue.Delete()
+	r.delete()
 	if t.Gone != nil {
 		t.Gone(r)
 	}
@@ -301,8 +271,8 @@ func (t *Table) Silent(silent, answered []netip.Addr) {
 				}
 			}
 		}
-		if len(there) > 0 {
-			e.revision.Queue.Silent(there)
+		if queue, _ := e.revision.Used(); queue != nil && len(there) > 0 {
+			queue.Silent(there)
 		}
 	}
 }
@@ -377,7 +347,11 @@ func (t *Table) ProbeSucceeded(key Key, b hold.Backend) {
 // request takes the slot.
 func (t *Table) SlotFree(a wire.Announcement) bool {
 	r := t.Get(Key{a.Namespace, a.Revision})
-	return r != nil && r.Queue.SlotFree(a.Address)
+	if r == nil {
+		return false
+	}
+	queue, _ := r.Used()
+	return queue != nil && queue.SlotFree(a.Address)
 }
 
 // Sweep deletes announcements that have expired. It is called every second.

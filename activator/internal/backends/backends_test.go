@@ -202,7 +202,7 @@ func TestAnAnnouncementMayComeBeforeTheRevisionIsSeen(t *testing.T) {
 	if r := table.Get(key); pods(r) != "p1" || table.unknown != 0 {
 		t.Fatalf("pods are %q, %d unknown", pods(r), table.unknown)
 	}
-	if _, err := table.Get(key).Queue.Acquire(t.Context(), &hold.Ticket{}); err != nil {
+	if _, err := table.Get(key).Queue().Acquire(t.Context(), &hold.Ticket{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -213,7 +213,7 @@ func TestADeletedRevisionLeavesNothing(t *testing.T) {
 	r := table.Get(key)
 	answer := make(chan error, 1)
 	go func() {
-		_, err := r.Queue.Acquire(context.Background(), &hold.Ticket{})
+		_, err := r.Queue().Acquire(context.Background(), &hold.Ticket{})
 		answer <- err
 	}()
 	table.Announce(wire.Announcement{Namespace: "ns", Revision: "other", Pod: "x", Address: address(9), Ready: true})
@@ -238,7 +238,7 @@ func TestARevisionMadeAgainUnderItsNameIsAnother(t *testing.T) {
 	if table.Get(key) == first {
 		t.Fatal("the queue of the deleted revision is used on")
 	}
-	if _, err := first.Queue.Acquire(t.Context(), &hold.Ticket{}); !errors.Is(err, hold.ErrDeleted) {
+	if _, err := first.Queue().Acquire(t.Context(), &hold.Ticket{}); !errors.Is(err, hold.ErrDeleted) {
 		t.Errorf("the old queue answers %v", err)
 	}
 }
@@ -321,7 +321,7 @@ func TestSilenceIsOfANode(t *testing.T) {
 		t.Error("it does not know who is an activator")
 	}
 	chosen := func() string {
-		slot, ok := both.Queue.Try()
+		slot, ok := both.Queue().Try()
 		if !ok {
 			return "none"
 		}
@@ -386,7 +386,7 @@ func testPodsOfOtherZonesAreFar(t *testing.T) {
 	}
 	table.SetSlice(hello, "x", []Endpoint{in(1, "b"), in(2, "a"), in(3, "c"), {Address: address(4), Pod: "4", Ready: true}})
 	expect("at once", "1 3")
-	slot, _ := table.Get(hello).Queue.Try()
+	slot, _ := table.Get(hello).Queue().Try()
 	if slot.Pod() != "2" {
 		t.Errorf("a request goes to %s", slot.Pod())
 	}

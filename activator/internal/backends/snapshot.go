@@ -76,6 +76,9 @@ func (e *entry) publish(zone string, now time.Time) {
 		}
 	}
 	old := e.revision.state.Load()
+	if old == nil {
+		old = &Snapshot{}
+	}
 	slices.SortFunc(notReady, func(a, b hold.Backend) int { return a.Address.Compare(b.Address) })
 	if slices.Equal(old.Pods, pods) && slices.Equal(old.NotReady, notReady) {
 		return
@@ -88,11 +91,13 @@ func (e *entry) publish(zone string, now time.Time) {
 		}
 		next.Births = append(next.Births, birth)
 	}
-	e.revision.state.Store(next)
+	last := e.revision.state.Swap(next) // somebody may have asked in between
 	if !slices.Equal(old.Pods, pods) {
-		e.revision.Queue.SetPods(pods)
+		e.revision.Queue().SetPods(pods)
 	}
-	close(old.changed)
+	if last != nil {
+		close(last.changed)
+	}
 }
 
 // place says which pods are in another zone than this activator, if some are in its own. A pod

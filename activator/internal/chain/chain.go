@@ -135,7 +135,7 @@ func (h *Handler) begin(r *forward.Request, x *Exchange) bind.Event {
 	if x.rules = info.Cold; x.rules != nil && x.rules.WakesNone(r.Path(), r.Header("User-Agent")) && !x.Revision.Snapshot().Awake() {
 		return bind.Event{Kind: bind.Unwanted}
 	}
-	if x.Revision.Load.Meter.In(r.Started) {
+	if x.Revision.Load().Meter.In(r.Started) {
 		h.ReportNow(x.Revision.Key)
 	}
 	if err := x.charge(r, info); err != nil {
@@ -287,7 +287,7 @@ func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (fo
 	if !do.Has(bind.Try) {
 		return forward.Decision{}, false
 	}
-	x.Revision.Load.Refused.Add(1)
+	x.Revision.Load().Refused.Add(1)
 	return h.carry(r, x, do), true
 }
 
@@ -310,7 +310,7 @@ func (h *Handler) count(r *forward.Request, x *Exchange, result *forward.Result)
 	if h.step(x, &bind.Event{Kind: bind.Done}).Has(bind.SlotDone) {
 		x.slot.Release(result.Status != 0 && result.Cause == forward.Completed)
 	}
-	load := x.Revision.Load
+	load := x.Revision.Load()
 	if x.to == nil && x.machine.Answer() != bind.AnswerNotWoken {
 		load.Meter.Out(r.Started, result.Status, result.Duration)
 	}

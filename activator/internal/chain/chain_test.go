@@ -309,8 +309,8 @@ func TestRequestsAtZeroAreHeldAndAnswered(t *testing.T) {
 	if ok.Load() != 10 {
 		t.Errorf("%d of 10 were answered", ok.Load())
 	}
-	load := r.Load
-	eventually.True(t, "the accounts are zero", func() bool { _, flying := r.Queue.Load(); return load.Meter.Now() == 0 && flying == 0 })
+	load := r.Load()
+	eventually.True(t, "the accounts are zero", func() bool { _, flying := r.Queue().Load(); return load.Meter.Now() == 0 && flying == 0 })
 	if load.Held.Load() != 10 || load.Requests[2].Load() != 10 {
 		t.Errorf("%d were held, %d got 2xx; want 10", load.Held.Load(), load.Requests[2].Load())
 	}
@@ -373,7 +373,7 @@ func TestARefusedRequestGoesToThePodWithAFreeSlot(t *testing.T) {
 			t.Fatalf("%d bytes: got %d and %d bytes", size, status, len(answer))
 		}
 	}
-	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue().Load(); return flying == 0 })
 }
 
 // A pod that has taken over the address of another one refuses what is not for its revision, and
@@ -410,7 +410,7 @@ func meetsAnother(t *testing.T, why string, limit int) {
 	if got := <-answered; got != "200ns/rev" {
 		t.Errorf("%s, limit %d: got %q", why, limit, got)
 	}
-	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue().Load(); return flying == 0 })
 }
 
 // A request whose body has been sent cannot go to another pod. The next ones do.
@@ -450,7 +450,7 @@ func TestADeadPodIsPassedOver(t *testing.T) {
 			t.Fatalf("got %d %q", status, body)
 		}
 	}
-	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue().Load(); return flying == 0 })
 }
 
 // A pod whose node's kernel answers, also by refusing, is no dead node's.
@@ -550,7 +550,7 @@ func TestAClientThatLeavesWhileHeldLeavesNothingBehind(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	eventually.True(t, "its place is free", func() bool { return w.budget.Held() == 0 && r.Load.Meter.Now() == 0 })
+	eventually.True(t, "its place is free", func() bool { return w.budget.Held() == 0 && r.Load().Meter.Now() == 0 })
 }
 
 func TestARevisionThatCannotStartTellsWhy(t *testing.T) {
@@ -579,7 +579,7 @@ func TestABurstToPodsWithoutALimitIsReportedAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 12 {
 		all.Go(func() { w.send("GET", "") })
-		eventually.True(t, "it is here", func() bool { return r.Load.Meter.Now() == n+1 })
+		eventually.True(t, "it is here", func() bool { return r.Load().Meter.Now() == n+1 })
 		want := int64(0)
 		switch {
 		case n+1 >= 10:
@@ -589,7 +589,7 @@ func TestABurstToPodsWithoutALimitIsReportedAtOnce(t *testing.T) {
 		}
 		eventually.True(t, fmt.Sprintf("%d reports out of turn at %d requests", want, n+1), func() bool { return w.pokes.Load() == want })
 	}
-	if waiting, _ := r.Queue.Load(); waiting != 0 {
+	if waiting, _ := r.Queue().Load(); waiting != 0 {
 		t.Errorf("%d requests wait", waiting)
 	}
 	close(release)

@@ -70,7 +70,7 @@ func TestABrowserGetsTheWaitingPageAndWakesTheRevision(t *testing.T) {
 				t.Error("nobody was told that the revision is wanted")
 			}
 		}
-		load := r.Load
+		load := r.Load()
 		eventually.True(t, "both are over", func() bool { return load.Meter.Now() == 0 })
 		if load.Answers[bind.AnswerPage].Load() != 2 || w.budget.Held() != 0 || w.budget.HeldBytes() != 0 {
 			t.Errorf("%d pages; %d requests wait with %d bytes", load.Answers[bind.AnswerPage].Load(), w.budget.Held(), w.budget.HeldBytes())
@@ -192,7 +192,7 @@ func TestAfterAWhileTheFallbackServiceAnswers(t *testing.T) {
 				t.Errorf("the pod sees %s: %q, want %q", name, got.Values(name), want)
 			}
 		}
-		one, other := first.Load, second.Load
+		one, other := first.Load(), second.Load()
 		eventually.True(t, "the request is over", func() bool { return other.Requests[2].Load() == 1 })
 		if one.Fallbacks.Load() != 1 || one.Requests[2].Load() != 0 || one.Meter.Now() != 0 || other.Meter.Now() != 0 {
 			t.Errorf("%d fell back; %d and %d requests are here", one.Fallbacks.Load(), one.Meter.Now(), other.Meter.Now())
@@ -239,11 +239,11 @@ func TestAFallbackThatHasNoPodIsSaidAndWoken(t *testing.T) {
 	// One that falls back to the first, or to itself, makes no loop.
 	second := w.spare(backends.Info{Cold: rulesOf(names.FallbackServiceAnnotation, "rev", names.FallbackAfterAnnotation, "0s")})
 	reject("revision ns/rev has no pod, and its fallback Service spare has none either")
-	eventually.True(t, "both are over", func() bool { return first.Load.Meter.Now() == 0 && second.Load.Meter.Now() == 0 })
-	if stat, ok := second.Load.Meter.Take(time.Now()); !ok || stat.Requests != 1 {
+	eventually.True(t, "both are over", func() bool { return first.Load().Meter.Now() == 0 && second.Load().Meter.Now() == 0 })
+	if stat, ok := second.Load().Meter.Take(time.Now()); !ok || stat.Requests != 1 {
 		t.Errorf("the fallback's load is %+v", stat)
 	}
-	if n := first.Load.Answers[bind.AnswerNoFallback].Load() + second.Load.Answers[bind.AnswerNoFallback].Load(); n != 2 {
+	if n := first.Load().Answers[bind.AnswerNoFallback].Load() + second.Load().Answers[bind.AnswerNoFallback].Load(); n != 2 {
 		t.Errorf("%d were counted", n)
 	}
 }
@@ -263,7 +263,7 @@ func TestSomeRequestsWakeNoPod(t *testing.T) {
 			return rulesOf(names.NeverWakePathsAnnotation, "/path", names.NeverWakeAgentsAnnotation, "kube-probe/", names.NeverWakeStatusAnnotation, status)
 		}
 		r := w.revision(backends.Info{Cold: never("503")})
-		load := r.Load
+		load := r.Load()
 		if status, header, _ := w.send("GET", ""); status != 503 || header.Get("Retry-After") != "60" {
 			t.Errorf("got %d %v", status, header)
 		}
@@ -326,7 +326,7 @@ func TestAServiceLimitsWhatWaitsForIt(t *testing.T) {
 	if status != 503 || header.Get("Retry-After") == "" || body != "revision ns/rev: no pod took the request within 1s" || time.Since(began) < time.Second {
 		t.Errorf("got %d %q after %v", status, body, time.Since(began))
 	}
-	load := r.Load
+	load := r.Load()
 	if load.Answers[bind.AnswerMaxWaiting].Load() != 1 || load.Answers[bind.AnswerMaxWait].Load() != 1 {
 		t.Errorf("%d and %d were counted", load.Answers[bind.AnswerMaxWaiting].Load(), load.Answers[bind.AnswerMaxWait].Load())
 	}

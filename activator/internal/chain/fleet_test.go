@@ -86,8 +86,8 @@ func (w *world) led(method, body string, header ...string) (status int, answer s
 // counted is how many requests an activator has counted, and how many it has relayed.
 func (w *world) counted() (requests, relayed int64) {
 	if r := w.table.Get(key); r != nil {
-		for i := range r.Load.Requests {
-			requests += r.Load.Requests[i].Load()
+		for i := range r.Load().Requests {
+			requests += r.Load().Requests[i].Load()
 		}
 	}
 	return requests, w.handler.Relay.Relayed.Load()
@@ -105,8 +105,8 @@ func (f *fleet) counts(n int64) {
 			seen[2] += w.budget.Held()
 			seen[3] += w.budget.HeldBytes()
 			if r := w.table.Get(key); r != nil {
-				waiting, flying := r.Queue.Load()
-				seen[4] += waiting + flying + int64(r.Load.Meter.Now())
+				waiting, flying := r.Queue().Load()
+				seen[4] += waiting + flying + int64(r.Load().Meter.Now())
 			}
 		}
 		return seen, seen[0] == n && seen[2]+seen[3]+seen[4] == 0

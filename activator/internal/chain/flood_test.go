@@ -72,7 +72,7 @@ func newFlood(t *testing.T, info backends.Info, pod func(net.Conn)) *flood {
 	neighbour := backends.Key{Namespace: "neighbours", Name: "quick"}
 	w.table.SetRevision(neighbour, &backends.Info{UID: "n", Early: true})
 	w.table.SetSlice(neighbour, "s", []backends.Endpoint{w.pod("quick", answer("quick"))})
-	return &flood{w, t, revision.Queue.Share(), closePods}
+	return &flood{w, t, revision.Queue().Share(), closePods}
 }
 
 // silent is a pod that reads and does not answer.
@@ -241,7 +241,7 @@ func TestARequestBeyondTheBudgetIsAskedToComeAgain(t *testing.T) {
 		conns = append(conns, c)
 		io.WriteString(c, f.head("GET")+"\r\n")
 		eventually.True(t, "it is in flight, or rejected", func() bool {
-			_, flying := f.table.Get(key).Queue.Load()
+			_, flying := f.table.Get(key).Queue().Load()
 			return int(flying)+int(f.budget.Refusals()) >= len(conns)
 		})
 	}

@@ -69,7 +69,7 @@ func TestARefusedRequestOverHTTP2GoesToThePodWithAFreeSlot(t *testing.T) {
 			t.Errorf("%d bytes: got %d, %d bytes, %v, trailer %v", size, response.StatusCode, len(answer), err, response.Trailer)
 		}
 	}
-	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue().Load(); return flying == 0 })
 }
 
 // One connection is not one pod: its streams are spread like requests of their own.

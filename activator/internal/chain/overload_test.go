@@ -34,7 +34,7 @@ func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
 	// Small enough to be met on a machine that sends a tenth of it.
 	bounds := hold.Bounds{PerRevision: 20, PerRevisionBytes: 512 << 10}
 	w := newWorld(t, bounds)
-	share := w.revision(backends.Info{Early: true, ContainerConcurrency: 2}).Queue.Share()
+	share := w.revision(backends.Info{Early: true, ContainerConcurrency: 2}).Queue().Share()
 	var started, abandoned, refused atomic.Int64
 	w.pods(w.pod("slow", func(rw http.ResponseWriter, r *http.Request) {
 		started.Add(1)
@@ -130,7 +130,7 @@ func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
 	clients.Wait()
 	left := time.Now()
 	eventually.True(t, "nothing waits and nothing is in flight", func() bool {
-		waiting, flying := w.table.Get(key).Queue.Load()
+		waiting, flying := w.table.Get(key).Queue().Load()
 		return waiting+flying == 0 && w.budget.Held() == 0 && w.budget.HeldBytes() == 0
 	})
 	t.Logf("neighbour's p99 %s before and %s during; memory %d KiB early and %d KiB late; %d requests reached the pod, %d of them were given up by clients; %d were refused; all was clean %s after the last client left",

@@ -47,7 +47,7 @@ func (h *Handler) relay(r *forward.Request, x *Exchange) (d forward.Decision, ok
 // asked once, as it counts whom it refuses.
 func (x *Exchange) charge(r *forward.Request, info *backends.Info) error {
 	if !x.charged {
-		x.charged, x.noRoom = true, r.Charge(x.Revision.Queue.Share(), requestCost+x.pageCost(info))
+		x.charged, x.noRoom = true, r.Charge(x.Revision.Queue().Share(), requestCost+x.pageCost(info))
 	}
 	return x.noRoom
 }

@@ -75,7 +75,7 @@ func TestRequestsAtZeroWaitAtTwoActivators(t *testing.T) {
 	}
 	eventually.True(t, "all wait at two", func() bool { return f.two[0].budget.Held()+f.two[1].budget.Held() == 40 })
 	for _, w := range f.all {
-		waits, here := w.budget.Held(), w.table.Get(key).Load.Meter.Now()
+		waits, here := w.budget.Held(), w.table.Get(key).Load().Meter.Now()
 		if gathers := slices.Contains(f.two, w); gathers && (waits < 10 || here != int(waits)) || !gathers && (waits+int64(here) > 0 || w.budget.HeldBytes() < 10*requestCost) {
 			t.Errorf("gathers %v: %d wait, %d are here, with %d bytes", gathers, waits, here, w.budget.HeldBytes())
 		}
@@ -123,7 +123,7 @@ func TestWhatIsServedWhereItComes(t *testing.T) {
 func TestARequestWithoutRoomIsNotRelayed(t *testing.T) {
 	f := newFleet(t, 3)
 	f.revision(backends.Info{})
-	share := f.other.table.Get(key).Queue.Share()
+	share := f.other.table.Get(key).Queue().Share()
 	if err := share.Take(hold.DefaultPerRevisionBytes); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestATimeoutOfARelayedRequestIsCountedOnce(t *testing.T) {
 		t.Errorf("got %d %q", status, body)
 	}
 	f.counts(1)
-	timedOut := func(w *world) int64 { return w.table.Get(key).Load.NotCompleted[forward.TimedOut].Load() }
+	timedOut := func(w *world) int64 { return w.table.Get(key).Load().NotCompleted[forward.TimedOut].Load() }
 	if n, m := timedOut(f.two[0])+timedOut(f.two[1]), timedOut(f.other); n != 1 || m != 0 {
 		t.Errorf("%d are counted where it waited, %d where it was relayed", n, m)
 	}
@@ -264,7 +264,7 @@ func TestAnActivatorThatDiesWithARequest(t *testing.T) {
 		t.Errorf("got %d %q", status, body)
 	}
 	f.counts(1)
-	load := f.other.table.Get(key).Load
+	load := f.other.table.Get(key).Load()
 	if requests, relayed := f.other.counted(); requests != 1 || relayed != 0 || load.NotCompleted[forward.UpstreamFailed].Load() != 1 {
 		t.Errorf("%d are counted here, %d as relayed", requests, relayed)
 	}
@@ -284,7 +284,7 @@ func TestAnActivatorThatHangs(t *testing.T) {
 	if status, body := f.other.led("GET", ""); status != 504 {
 		t.Errorf("got %d %q", status, body)
 	}
-	load, choice := f.other.table.Get(key).Load, &f.other.table.Get(key).Relay
+	load, choice := f.other.table.Get(key).Load(), &f.other.table.Get(key).Relay
 	eventually.True(t, "it is counted here", func() bool { return load.NotCompleted[forward.TimedOut].Load() == 1 })
 	if requests, relayed := f.other.counted(); requests != 1 || relayed != 0 {
 		t.Errorf("%d are counted here, %d as relayed", requests, relayed)

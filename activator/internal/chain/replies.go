@@ -46,7 +46,7 @@ func (h *Handler) probe(r *forward.Request) (forward.Reply, bool) {
 // reply counts and words the answer that the machine gives.
 func (x *Exchange) reply() forward.Reply {
 	answer := x.machine.Answer()
-	x.Revision.Load.Answers[answer].Add(1)
+	x.Revision.Load().Answers[answer].Add(1)
 	switch answer {
 	case bind.AnswerNotWoken:
 		x.Why = "the request wakes no pod"

@@ -2,6 +2,7 @@ package chain
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"ebb.dev/ebb/activator/internal/backends"
@@ -56,7 +57,7 @@ func (h *Handler) choose(r *forward.Request, from plan.Visibility, draw uint64) 
 	if route == nil {
 		return nil, unknown("no plan is known for the host"), false
 	}
-	c, ok := route.Plan.Choose(plan.Request{Host: r.Host(), Path: r.Path(), From: from, TLS: r.Header("X-Forwarded-Proto") == "https", Fields: r.Fields}, draw)
+	c, ok := route.Plan().Choose(plan.Request{Host: r.Host(), Path: r.Path(), From: from, TLS: r.Header("X-Forwarded-Proto") == "https", Fields: r.Fields}, draw)
 	switch {
 	case !ok: // OPTIONS *
 		return nil, unknown("the plan of the host has no rule for the request"), true
@@ -92,12 +93,10 @@ func (h *Handler) follows(host string, from plan.Visibility) (answer string, ok 
 	if route == nil {
 		return "", false
 	}
-	ok = true
-	route.Revisions(func(name string) bool {
-		ok = h.Table.Get(backends.Key{Namespace: route.Namespace, Name: name}) != nil
-		return ok
+	missing := slices.ContainsFunc(route.Revisions, func(name string) bool {
+		return h.Table.Get(backends.Key{Namespace: route.Namespace, Name: name}) == nil
 	})
-	return route.Answer, ok
+	return route.Answer, !missing
 }
 
 // unknown is the answer that a gateway gives to a host that it does not know.

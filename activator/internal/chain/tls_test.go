@@ -143,7 +143,7 @@ func TestNothingIsSentToAPodWithAWrongCertificate(t *testing.T) {
 	if n := seen.Load(); n != 0 {
 		t.Errorf("%d requests reached it", n)
 	}
-	if waiting, flying := w.table.Get(key).Queue.Load(); waiting+flying != 0 {
+	if waiting, flying := w.table.Get(key).Queue().Load(); waiting+flying != 0 {
 		t.Errorf("%d wait and %d are in flight afterwards", waiting, flying)
 	}
 }

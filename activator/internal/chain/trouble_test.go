@@ -138,7 +138,7 @@ func TestOneSlowOrBrokenRevisionDelaysNoOther(t *testing.T) {
 					}
 				})
 			}
-			here := &troubled.Load.Meter
+			here := &troubled.Load().Meter
 			eventually.True(t, "forty requests are here", func() bool { return here.Now() == 40 })
 
 			during := slowest()
@@ -148,7 +148,7 @@ func TestOneSlowOrBrokenRevisionDelaysNoOther(t *testing.T) {
 			}
 			leave()
 			eventually.True(t, "nothing is left of those that waited", func() bool {
-				waiting, flying := troubled.Queue.Load()
+				waiting, flying := troubled.Queue().Load()
 				return waiting+flying == 0 && here.Now() == 0 && w.budget.Held() == 0 && w.budget.HeldBytes() == 0
 			})
 		})

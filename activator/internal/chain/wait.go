@@ -21,7 +21,7 @@ var errDue = errors.New("the request has waited for as long as one may")
 // try takes a slot if one is free. A request that has waited goes back to its place in the queue.
 func (h *Handler) try(r *forward.Request, x *Exchange) bind.Event {
 	if !x.ticket.Waited {
-		if slot, ok := x.Revision.Queue.Try(); ok {
+		if slot, ok := x.Revision.Queue().Try(); ok {
 			x.slot, x.Bound = slot, r.Started
 			return bind.Event{Kind: bind.Slot}
 		}
@@ -53,7 +53,7 @@ func (h *Handler) wait(r *forward.Request, x *Exchange) bind.Event {
 		defer cancel()
 		ctx = limited
 	}
-	slot, err := x.Revision.Queue.Acquire(ctx, &x.ticket)
+	slot, err := x.Revision.Queue().Acquire(ctx, &x.ticket)
 	if err != nil {
 		return x.failed(err)
 	}
@@ -129,14 +129,14 @@ func (h *Handler) fallBack(r *forward.Request, x *Exchange) bind.Event {
 		return bind.Event{Kind: bind.NoFallback}
 	}
 	now := time.Now()
-	first.Load.Fallbacks.Add(1)
-	first.Load.Meter.Leave(now)
+	first.Load().Fallbacks.Add(1)
+	first.Load().Meter.Leave(now)
 	if x.ticket.Waited {
-		first.Load.Held.Add(1)
+		first.Load().Held.Add(1)
 	}
 	x.Revision, x.ticket, x.Birth = next, hold.Ticket{}, backends.Birth{}
 	empty := x.cold()
-	if next.Load.Meter.In(now) || empty {
+	if next.Load().Meter.In(now) || empty {
 		h.ReportNow(next.Key)
 	}
 	if empty {

@@ -118,8 +118,11 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 
 // collect shows one revision.
 func collect(r *backends.Revision, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, int64, ...string)) {
-	load := r.Load
-	waiting, flying := r.Queue.Load()
+	queue, load := r.Used()
+	if load == nil {
+		return
+	}
+	waiting, flying := queue.Load()
 	info := r.Info()
 	names := []string{r.Key.Namespace, info.Service, info.Configuration, r.Key.Name}
 	seen := waiting+flying > 0 || load.Fallbacks.Load() > 0

@@ -29,7 +29,7 @@ func TestTheNamesOfMetrics(t *testing.T) {
 	})
 	table.SetRevision(backends.Key{Namespace: "ns", Name: "idle"}, &backends.Info{UID: "1"})
 	table.SetRevision(backends.Key{Namespace: "ns", Name: "busy"}, &backends.Info{UID: "2", Service: "svc", Configuration: "cfg", Cold: &cold.Rules{}})
-	busy := table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Load
+	busy := table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Load()
 	busy.Requests[2].Add(3)
 	busy.Answers[bind.AnswerMaxWait].Add(1)
 	busy.NotCompleted[forward.UpstreamFailed].Add(1)

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"ebb.dev/ebb/ingress/plan"
 )
 
@@ -22,10 +24,39 @@ type Route struct {
 	Namespace, Name string
 	UID             string
 	Created         time.Time
-	// Answer is what probes are told. Plan has the targets whose requests activators choose
-	// revisions for.
-	Answer string
-	Plan   *plan.Plan
+	// Answer is what probes are told. Revisions are those that the plan names, of the Route's
+	// namespace.
+	Answer    string
+	Revisions []string
+
+	domain, text string // of the cluster, and of the plan: it can be read
+	plan         atomic.Pointer[plan.Plan]
+}
+
+// Plan has the targets whose requests activators choose revisions for. It is read when a request
+// first needs it, because most Routes of a large cluster have no requests.
+func (r *Route) Plan() *plan.Plan {
+	p := r.plan.Load()
+	if p == nil {
+		_, p, _ = r.read()
+		r.plan.Store(p)
+	}
+	return p
+}
+
+func (r *Route) read() (*plan.Compact, *plan.Plan, error) {
+	c, err := plan.ParseCompact(r.text)
+	if err == nil && c.UID != r.UID {
+		err = fmt.Errorf("it is of the Route with the UID %s", c.UID)
+	}
+	var p *plan.Plan
+	if err == nil {
+		p, err = c.Plan(r.Namespace, r.Name, r.domain)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("plan of Route %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	return c, p, nil
 }
 
 // key names a Route.
@@ -81,19 +112,13 @@ func (t *Table) Set(namespace, name, uid string, created time.Time, text string)
 	if text == "" {
 		return nil
 	}
-	c, err := plan.ParseCompact(text)
-	if err == nil && c.UID != uid {
-		err = fmt.Errorf("it is of the Route with the UID %s", c.UID)
-	}
-	var p *plan.Plan
-	if err == nil {
-		p, err = c.Plan(namespace, name, t.domain)
-	}
+	route := &Route{Namespace: namespace, Name: name, UID: uid, Created: created, domain: t.domain, text: text}
+	c, p, err := route.read()
 	if err != nil {
-		return fmt.Errorf("plan of Route %s/%s: %w", namespace, name, err)
+		return err
 	}
+	route.Answer, route.Revisions = c.Answer(), revisions(p)
 	t.dropLocked(k)
-	route := &Route{Namespace: namespace, Name: name, UID: uid, Created: created, Answer: c.Answer(), Plan: p}
 	t.routes[k] = route
 	ranks := map[string]int{}
 	for i := range c.Targets {
@@ -126,8 +151,9 @@ func (t *Table) dropLocked(k key) {
 		return
 	}
 	delete(t.routes, k)
-	for i := range route.Plan.Targets {
-		target := &route.Plan.Targets[i]
+	_, p, _ := route.read()
+	for i := range p.Targets {
+		target := &p.Targets[i]
 		hosts, host := t.of(target.Visibility), target.Hosts[0]
 		claims := slices.DeleteFunc(slices.Clone(hosts[host]), func(c claim) bool { return c.route == route })
 		if hosts[host] = claims; len(claims) == 0 {
@@ -183,16 +209,17 @@ func (t *Table) shortest(host string) string {
 	return ""
 }
 
-// Revisions calls visit for the name of each revision that the Route's plan names, until it returns
-// false. They are of the Route's namespace.
-func (r *Route) Revisions(visit func(name string) bool) {
-	for i := range r.Plan.Targets {
-		for j := range r.Plan.Targets[i].Rules {
-			for _, b := range r.Plan.Targets[i].Rules[j].Backends {
-				if b.Namespace == "" && !visit(b.Service) {
-					return
+// revisions returns those that a plan names in the Route's namespace.
+func revisions(p *plan.Plan) []string {
+	named := sets.New[string]()
+	for i := range p.Targets {
+		for j := range p.Targets[i].Rules {
+			for _, b := range p.Targets[i].Rules[j].Backends {
+				if b.Namespace == "" {
+					named.Insert(b.Service)
 				}
 			}
 		}
 	}
+	return named.UnsortedList()
 }

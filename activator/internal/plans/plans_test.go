@@ -24,7 +24,7 @@ func owner(t *Table, host string, from plan.Visibility) string {
 	if route == nil {
 		return ""
 	}
-	c, ok := route.Plan.Choose(plan.Request{Host: host, Path: "/", From: from, Fields: func(func(string, string) bool) {}}, 0)
+	c, ok := route.Plan().Choose(plan.Request{Host: host, Path: "/", From: from, Fields: func(func(string, string) bool) {}}, 0)
 	if !ok {
 		return route.Namespace + "/" + route.Name + " does not know it"
 	}

@@ -94,7 +94,7 @@ func (p *Prober) revision(ctx context.Context, table *backends.Table, key backen
 		if r == nil {
 			return
 		}
-		if waiting, _ := r.Queue.Load(); waiting == 0 {
+		if r.Queued() == 0 {
 			return
 		}
 		s := r.Snapshot()

@@ -44,7 +44,7 @@ func TestAPodWithoutAnnouncementIsFoundByAsking(t *testing.T) {
 	address := netip.MustParseAddrPort(server.Listener.Addr().String())
 	table.SetSlice(key, "s", []backends.Endpoint{{Address: address, Pod: "p"}})
 
-	slot, err := table.Get(key).Queue.Acquire(t.Context(), &hold.Ticket{})
+	slot, err := table.Get(key).Queue().Acquire(t.Context(), &hold.Ticket{})
 	if err != nil || slot.Address() != address {
 		t.Fatalf("got %v, %v", slot, err)
 	}

@@ -107,7 +107,11 @@ func (r *Reporter) regularly(ctx context.Context, table *backends.Table) {
 		var messages []wire.StatMessage
 		now := time.Now()
 		table.Each(func(one *backends.Revision) {
-			if stat, ok := one.Load.Meter.Take(now); ok {
+			_, load := one.Used()
+			if load == nil {
+				return
+			}
+			if stat, ok := load.Meter.Take(now); ok {
 				messages = append(messages, r.message(one, stat, now))
 			}
 		})
@@ -141,7 +145,7 @@ func (r *Reporter) reportUrgent(ctx context.Context, table *backends.Table) {
 		var messages []wire.StatMessage
 		for key := range keys {
 			if one := table.Get(key); one != nil && len(messages) < batch {
-				messages = append(messages, r.message(one, one.Load.Meter.Peek(), now))
+				messages = append(messages, r.message(one, one.Load().Meter.Peek(), now))
 			}
 		}
 		if len(messages) == 0 {
@@ -176,7 +180,7 @@ func (r *Reporter) reportUrgent(ctx context.Context, table *backends.Table) {
 func (r *Reporter) again(table *backends.Table, reported []wire.StatMessage) {
 	for _, m := range reported {
 		key := backends.Key{Namespace: m.Namespace, Name: m.Revision}
-		if one := table.Get(key); one != nil && one.Load.Meter.Rising() {
+		if one := table.Get(key); one != nil && one.Load().Meter.Rising() {
 			r.ReportNow(key)
 		}
 	}

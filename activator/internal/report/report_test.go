@@ -87,9 +87,9 @@ func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
 	defer server.Close()
 	table := tableOf("rev")
 	revision := table.Get(backends.Key{Namespace: "ns", Name: "rev"})
-	revision.Load.Meter.In(time.Now())
-	go revision.Queue.Acquire(t.Context(), &hold.Ticket{})
-	for waiting := int64(0); waiting == 0; waiting, _ = revision.Queue.Load() {
+	revision.Load().Meter.In(time.Now())
+	go revision.Queue().Acquire(t.Context(), &hold.Ticket{})
+	for waiting := int64(0); waiting == 0; waiting, _ = revision.Queue().Load() {
 		runtime.Gosched()
 	}
 	r := (&Reporter{
@@ -123,7 +123,7 @@ func TestTheRestOfABurstFollows(t *testing.T) {
 	revision := table.Get(backends.Key{Namespace: "ns", Name: "rev"})
 	arrive := func(n int) {
 		for range n {
-			revision.Load.Meter.In(time.Now())
+			revision.Load().Meter.In(time.Now())
 		}
 	}
 	arrive(20)
@@ -151,7 +151,7 @@ func TestLoadIsReportedEverySecond(t *testing.T) {
 	server := httptest.NewServer(c)
 	defer server.Close()
 	table := tableOf("busy", "idle")
-	table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Load.Meter.In(time.Now())
+	table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Load().Meter.In(time.Now())
 	r := (&Reporter{
 		Pod: "activator-0", URL: server.URL, Keys: keys,
 		Log: slog.New(slog.DiscardHandler),

@@ -32,7 +32,7 @@ import (
 )
 
 // maxHeld bounds what an activator holds of a service without load whose hosts rest, in bytes.
-const maxHeld = 6 << 10
+const maxHeld = 4 << 10
 
 // What an activator holds of a service: live bytes, which the process has up to twice. The objects
 // are as the API server has them.

@@ -268,7 +268,7 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 	leads := func(to string) func() bool {
 		return func() bool {
 			found := w.Plans.Find("hello.ns", plan.ClusterLocal)
-			return found == nil && to == "" || found != nil && found.Plan.Targets[0].Rules[0].Backends[0].Service == to
+			return found == nil && to == "" || found != nil && found.Plan().Targets[0].Rules[0].Backends[0].Service == to
 		}
 	}
 	if !leads("rev")() || !w.Plans.Followed() {
