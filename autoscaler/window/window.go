@@ -33,23 +33,27 @@ const minimumCoefficient = 0.2
 // zero if a later second was recorded, because a silent activator has no traffic. Seconds marked by
 // Miss have an unknown value, so they never lower an average.
 type Window struct {
-	// length is in seconds. Before the first write, which a revision at zero may never have, there
-	// are no buckets.
-	length  int
+	length int // in seconds
+	// ring is nil before the first write, which a revision at zero may never have.
+	*ring
+}
+
+type ring struct {
 	values  []float64
 	missing []bool
-	// first and last are the seconds (Unix) of the oldest and the newest write. written is false
-	// before the first write.
+	// first and last are the seconds (Unix) of the oldest and the newest write.
 	first, last int64
-	written     bool
 	coefficient float64
+}
+
+func newRing(length int) *ring {
+	return &ring{values: make([]float64, length), missing: make([]bool, length), coefficient: coefficient(length)}
 }
 
 // New returns an empty window over the given length, which is rounded to whole seconds, at least
 // one.
 func New(length time.Duration) *Window {
-	n := max(int(length.Round(time.Second)/time.Second), 1)
-	return &Window{length: n, coefficient: coefficient(n)}
+	return &Window{length: max(int(length.Round(time.Second)/time.Second), 1)}
 }
 
 func coefficient(buckets int) float64 {
@@ -97,7 +101,7 @@ func (w *Window) Miss(now time.Time) {
 
 // Found undoes Miss for the second of now.
 func (w *Window) Found(now time.Time) {
-	if second := now.Unix(); w.written && second >= w.first && second <= w.last {
+	if second := now.Unix(); w.ring != nil && second >= w.first && second <= w.last {
 		w.missing[index(second, int64(len(w.missing)))] = false
 	}
 }
@@ -105,14 +109,14 @@ func (w *Window) Found(now time.Time) {
 // bucket advances the ring to a second and returns the index of its bucket.
 func (w *Window) bucket(second int64) (int, bool) {
 	n := int64(w.length)
-	if w.values == nil {
-		w.values, w.missing = make([]float64, n), make([]bool, n)
-	}
 	switch {
-	case !w.written || second-w.last >= n:
+	case w.ring == nil:
+		w.ring = newRing(w.length)
+		w.first, w.last = second, second
+	case second-w.last >= n:
 		clear(w.values)
 		clear(w.missing)
-		w.first, w.last, w.written = second, second, true
+		w.first, w.last = second, second
 	case second > w.last:
 		for s := w.last + 1; s <= second; s++ {
 			w.values[index(s, n)], w.missing[index(s, n)] = 0, false
@@ -133,7 +137,7 @@ func index(second, n int64) int { return int(((second % n) + n) % n) }
 
 // Empty reports whether nothing was written within the window that ends at now.
 func (w *Window) Empty(now time.Time) bool {
-	return !w.written || now.Unix()-w.last >= int64(w.length)
+	return w.ring == nil || now.Unix()-w.last >= int64(w.length)
 }
 
 // Average is the mean over the valid seconds of the window that ends at now, rounded to six
@@ -146,7 +150,7 @@ func (w *Window) Empty(now time.Time) bool {
 // written, or if all valid seconds are missing. The load is then unknown, and the recorded values
 // are a lower bound.
 func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
-	if !w.written {
+	if w.ring == nil {
 		return 0, false
 	}
 	if w.Empty(now) {
@@ -222,12 +226,12 @@ func (w *Window) Resize(length time.Duration) *Window {
 	if r.length == w.length {
 		return w
 	}
-	if !w.written {
+	if w.ring == nil {
 		return r
 	}
 	n, m := int64(w.length), int64(r.length)
-	r.values, r.missing = make([]float64, m), make([]bool, m)
-	r.written, r.last = true, w.last
+	r.ring = newRing(r.length)
+	r.last = w.last
 	r.first = max(w.first, w.last-m+1)
 	for s := r.first; s <= r.last; s++ {
 		r.values[index(s, m)] = w.values[index(s, n)]
@@ -245,7 +249,7 @@ type Contents struct {
 
 // Export returns what the window holds, nothing when it was never written to.
 func (w *Window) Export() Contents {
-	if !w.written {
+	if w.ring == nil {
 		return Contents{}
 	}
 	c := Contents{First: w.first, Values: make([]float64, 0, w.last-w.first+1)}
@@ -287,8 +291,8 @@ func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 	if until-last >= n || present-last >= n {
 		return true // older than the window
 	}
-	own := Window{values: append([]float64(nil), w.values...), missing: append([]bool(nil), w.missing...), first: w.first, last: w.last, written: w.written}
-	w.written = false
+	own := w.ring
+	w.ring = nil
 	put := func(second int64, value float64, missing bool) {
 		if i, ok := w.bucket(second); ok {
 			w.values[i] = math.Max(w.values[i], value)
@@ -303,13 +307,13 @@ func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 		}
 	}
 	begin := present + 1
-	if own.written {
+	if own != nil {
 		begin = own.first
 	}
 	for s := max(last, until) + 1; s < begin; s++ {
 		put(s, 0, true)
 	}
-	if own.written {
+	if own != nil {
 		for s := own.first; s <= own.last; s++ {
 			put(s, own.values[index(s, n)], own.missing[index(s, n)])
 		}
