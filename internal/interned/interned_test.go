@@ -1,6 +1,8 @@
 package interned
 
 import (
+	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +33,7 @@ func example() *object {
 
 func TestObjectsReadTheSameAndShareTheirStrings(t *testing.T) {
 	one, two := example(), example()
+	Object(example()) // maps are remembered that come twice
 	Object(one)
 	Object(two)
 	if diff := cmp.Diff(example(), one, cmp.AllowUnexported(object{})); diff != "" {
@@ -52,6 +55,39 @@ func TestObjectsReadTheSameAndShareTheirStrings(t *testing.T) {
 			}
 		}
 	}
+	if reflect.ValueOf(one.Labels).Pointer() != reflect.ValueOf(two.Labels).Pointer() {
+		t.Error("two copies of a map")
+	}
 	Object((*object)(nil))
 	Object(nil)
+}
+
+func TestFewMapsAreRemembered(t *testing.T) {
+	of := func(key, value string) map[string]string {
+		o := &object{Labels: map[string]string{key: value}}
+		Object(o)
+		return o.Labels
+	}
+	for i := range 6 * maxMaps {
+		if m := of("number", strconv.Itoa(i/2)); len(m) != 1 || m["number"] != strconv.Itoa(i/2) {
+			t.Fatalf("%d became %v", i/2, m)
+		}
+	}
+	long := strings.Repeat("x", 1<<10)
+	if m := of("a", long); m["a"] != long {
+		t.Error("a long value is another")
+	}
+	for range 2 {
+		of("a\x00b", "c")
+	}
+	// Nothing in a text makes two maps equal.
+	if m := of("a\x00b", "c"); m["a\x00b"] != "c" {
+		t.Errorf("it became %v", m)
+	}
+	if m := of("a", "b\x00c"); m["a"] != "b\x00c" {
+		t.Errorf("it became %v", m)
+	}
+	if len(known) > maxMaps {
+		t.Errorf("%d maps are remembered", len(known))
+	}
 }
