@@ -35,7 +35,7 @@ import (
 )
 
 // maxCached bounds what the caches hold of a service without load, with their indexes, in bytes.
-const maxCached = 30 << 10
+const maxCached = 25 << 10
 
 // What the caches of the controller hold of a Service whose hosts rest and that has no pod, by
 // kind: live bytes, which the process has up to twice. The objects are those that the reconcilers
@@ -228,5 +228,34 @@ func TestATrimmedDeploymentIsNotWrittenBack(t *testing.T) {
 	if d.Labels["team"] != "a" || d.Annotations["note"] != "b" || template.Labels["mesh"] != "c" || template.Annotations["kubectl.kubernetes.io/restartedAt"] != "d" ||
 		d.Labels[names.RevisionLabel] == "" || len(d.Spec.Selector.MatchLabels) == 0 {
 		t.Errorf("something is lost: %+v, selector %+v, template %+v", d.ObjectMeta, d.Spec.Selector, template.ObjectMeta)
+	}
+}
+
+// What kubectl remembers of a Service is not in the cache, and is there after each write of its
+// status.
+func TestWhatKubectlRemembersIsNotTakenAway(t *testing.T) {
+	const remembered = `{"kind":"Service"}`
+	w := newWorld(t)
+	for _, block := range []string{
+		"apply\napiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: one, annotations: {" + names.LastAppliedAnnotation + ": '" + remembered + "'}}\n" +
+			"spec: {template: {spec: {containers: [{image: dev.local/hello:1}]}}}",
+		"pods rev=one-00001 n=1 ready=1",
+		"autoscaler rev=one-00001 want=1 ready=1",
+		"route name=one",
+	} {
+		command, body, _ := strings.Cut(block, "\n")
+		w.command(strings.Fields(command), body)
+		w.settle()
+	}
+	one := w.store.Get(services, "ns", "one")
+	if made, _, _ := unstructured.NestedString(one.Object, "status", "latestCreatedRevisionName"); made != "one-00001" {
+		t.Fatalf("the status was not written: %v", one.Object["status"])
+	}
+	if text := one.GetAnnotations()[names.LastAppliedAnnotation]; text != remembered {
+		t.Errorf("kubectl finds %q", text)
+	}
+	cached, err := w.world.EbbInformers.Serving().V1().Services().Lister().Services("ns").Get("one")
+	if err != nil || cached.Annotations[names.LastAppliedAnnotation] != "" {
+		t.Errorf("the cache has %v, %v", cached, err)
 	}
 }

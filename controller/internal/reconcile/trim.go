@@ -3,18 +3,24 @@ package reconcile
 import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/internal/interned"
 )
 
+// kubernetesOwn is the label's value of EndpointSlices that Kubernetes makes of a selector.
+const kubernetesOwn = "endpointslice-controller.k8s.io"
+
 // Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which
 // are often half of an object, of Deployments everything but their state and what tells of which
-// input they were made, and of pods everything but the state. Of all other kinds the whole object
-// is there: children are compared with what they are to be, and written.
+// input they were made, of pods everything but the state, of Services what kubectl remembers, and
+// of Kubernetes' own EndpointSlices whose they are. Of all other kinds the whole object is there:
+// children are compared with what they are to be, and written.
 func Trim(object any) (any, error) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		return gone, nil
@@ -37,6 +43,15 @@ func Trim(object any) (any, error) {
 		}
 	case *appsv1.Deployment:
 		trimDeployment(o)
+	case *servingv1.Service: // a user's: only its status is written
+		if _, there := o.Annotations[names.LastAppliedAnnotation]; there {
+			delete(o.Annotations, names.LastAppliedAnnotation)
+		}
+	case *discoveryv1.EndpointSlice:
+		if o.Labels[discoveryv1.LabelManagedBy] == kubernetesOwn && o.Labels[names.ServerlessServiceLabel] != "" {
+			o.Labels = only(o.Labels, discoveryv1.LabelManagedBy, discoveryv1.LabelServiceName, names.ServerlessServiceLabel, names.ServiceTypeLabel, names.RevisionLabel)
+			o.Annotations, o.GenerateName, o.OwnerReferences = nil, "", nil
+		}
 	}
 	if _, ok := object.(*unstructured.Unstructured); !ok {
 		interned.Object(object)
