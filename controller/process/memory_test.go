@@ -35,7 +35,7 @@ import (
 )
 
 // maxCached bounds what the caches hold of a service without load, with their indexes, in bytes.
-const maxCached = 25 << 10
+const maxCached = 24 << 10
 
 // What the caches of the controller hold of a Service whose hosts rest and that has no pod, by
 // kind: live bytes, which the process has up to twice. The objects are those that the reconcilers
@@ -150,6 +150,9 @@ func copyService(t *testing.T, store *apiservertest.Store, n int) {
 		for _, resource := range []schema.GroupResource{services, configurations, routesResource, revisions, autoscalers, deployments, coreServices, endpointSlices} {
 			for _, name := range g.names(resource) {
 				o := g.store.Get(resource, "ns", name)
+				if resource == autoscalers {
+					_ = unstructured.SetNestedMap(o.Object, decision(), "status", "decision")
+				}
 				objects = append(objects, object{resource, encoded(t, o)})
 				if resource == coreServices && strings.HasSuffix(name, "-private") {
 					objects = append(objects, object{endpointSlices, encoded(t, sliceOf(o))})
@@ -170,6 +173,16 @@ func copyService(t *testing.T, store *apiservertest.Store, n int) {
 	if len(store.Versions(endpointSlices, labels.Everything())) < n {
 		t.Fatal("there are no EndpointSlices")
 	}
+}
+
+// decision is what an autoscaler writes of its last one.
+func decision() map[string]any {
+	inputs := map[string]any{}
+	for _, name := range []string{"ready", "target", "total", "metric", "excessBurst", "panicking", "stable", "panic", "queued", "missing"} {
+		inputs[name] = "0"
+	}
+	return map[string]any{"time": "2026-03-01T12:00:00.000000Z", "desired": int64(0), "rule": "no-data",
+		"reason": "no data was seen yet", "inputs": inputs}
 }
 
 // encoded returns the object as an API server has it.
@@ -231,9 +244,9 @@ func TestATrimmedDeploymentIsNotWrittenBack(t *testing.T) {
 	}
 }
 
-// What kubectl remembers of a Service is not in the cache, and is there after each write of its
-// status.
-func TestWhatKubectlRemembersIsNotTakenAway(t *testing.T) {
+// What kubectl remembers of a Service is not in the cache, nor how Ebb's autoscaler decided. Both
+// are there after each write of the objects.
+func TestWhatTheCachesLackIsNotTakenAway(t *testing.T) {
 	const remembered = `{"kind":"Service"}`
 	w := newWorld(t)
 	for _, block := range []string{
@@ -242,10 +255,25 @@ func TestWhatKubectlRemembersIsNotTakenAway(t *testing.T) {
 		"pods rev=one-00001 n=1 ready=1",
 		"autoscaler rev=one-00001 want=1 ready=1",
 		"route name=one",
+		"decided",
+		"annotate one-00001 autoscaling.knative.dev/max-scale=7",
 	} {
 		command, body, _ := strings.Cut(block, "\n")
-		w.command(strings.Fields(command), body)
+		if command == "decided" {
+			w.edit(autoscalers, "one-00001", func(pa *unstructured.Unstructured) {
+				_ = unstructured.SetNestedMap(pa.Object, decision(), "status", "decision")
+			})
+		} else {
+			w.command(strings.Fields(command), body)
+		}
 		w.settle()
+	}
+	pa := w.store.Get(autoscalers, "ns", "one-00001")
+	if pa.GetAnnotations()["autoscaling.knative.dev/max-scale"] != "7" {
+		t.Errorf("the PodAutoscaler was not written: %v", pa.GetAnnotations())
+	}
+	if rule, _, _ := unstructured.NestedString(pa.Object, "status", "decision", "rule"); rule == "" {
+		t.Error("the decision is lost")
 	}
 	one := w.store.Get(services, "ns", "one")
 	if made, _, _ := unstructured.NestedString(one.Object, "status", "latestCreatedRevisionName"); made != "one-00001" {

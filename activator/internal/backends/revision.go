@@ -25,8 +25,8 @@ type Revision struct {
 	make    func(Key, *Info) *hold.Queue
 }
 
-// used is what a revision has once a request or a pod came, or if it cannot start: most revisions of
-// a large cluster are at zero.
+// used is what a revision has once a request or a pod came, or if it cannot start: most revisions
+// of a large cluster are at zero.
 type used struct {
 	queue *hold.Queue
 	load  *load.Load // apart, because each request writes there

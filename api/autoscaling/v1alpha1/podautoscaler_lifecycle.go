@@ -35,6 +35,9 @@ const (
 	ReasonResizeNotDone     = "ResizeNotDone"
 )
 
+// RuleHPA is the rule of all decisions of the class hpa.autoscaling.knative.dev.
+const RuleHPA = "horizontal-pod-autoscaler"
+
 func podAutoscalerConditions() apis.ConditionSet {
 	return apis.NewLivingConditionSet(PodAutoscalerConditionActive, PodAutoscalerConditionScaleTargetInitialized,
 		PodAutoscalerConditionSKSReady)

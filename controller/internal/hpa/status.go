@@ -12,8 +12,7 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// rule is the rule of all decisions of this class.
-const rule = "horizontal-pod-autoscaler"
+const rule = autoscalingv1alpha1.RuleHPA
 
 // judge sets the status. Requests go to the pods directly; the activators get them only while no
 // pod is ready. Only pods that are ready count: a HorizontalPodAutoscaler counts those that never

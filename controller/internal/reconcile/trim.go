@@ -1,13 +1,17 @@
 package reconcile
 
 import (
+	"sync"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
 
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/internal/interned"
@@ -18,9 +22,10 @@ const kubernetesOwn = "endpointslice-controller.k8s.io"
 
 // Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which
 // are often half of an object, of Deployments everything but their state and what tells of which
-// input they were made, of pods everything but the state, of Services what kubectl remembers, and
-// of Kubernetes' own EndpointSlices whose they are. Of all other kinds the whole object is there:
-// children are compared with what they are to be, and written.
+// input they were made, of pods everything but the state, of Services what kubectl remembers, of
+// PodAutoscalers how Ebb's autoscaler decided, and of Kubernetes' own EndpointSlices whose they
+// are. Of all other kinds the whole object is there: children are compared with what they are to
+// be, and written.
 func Trim(object any) (any, error) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		return gone, nil
@@ -47,6 +52,10 @@ func Trim(object any) (any, error) {
 		if _, there := o.Annotations[names.LastAppliedAnnotation]; there {
 			delete(o.Annotations, names.LastAppliedAnnotation)
 		}
+	case *autoscalingv1alpha1.PodAutoscaler: // of the other class, the status is written
+		if d := o.Status.Decision; d != nil && d.Rule != autoscalingv1alpha1.RuleHPA && o.Class("") != names.ClassHPA {
+			o.Status.Decision = nil
+		}
 	case *discoveryv1.EndpointSlice:
 		if o.Labels[discoveryv1.LabelManagedBy] == kubernetesOwn && o.Labels[names.ServerlessServiceLabel] != "" {
 			o.Labels = only(o.Labels, discoveryv1.LabelManagedBy, discoveryv1.LabelServiceName, names.ServerlessServiceLabel, names.ServiceTypeLabel, names.RevisionLabel)
@@ -55,6 +64,9 @@ func Trim(object any) (any, error) {
 	}
 	if _, ok := object.(*unstructured.Unstructured); !ok {
 		interned.Object(object)
+	}
+	if service, ok := object.(*corev1.Service); ok {
+		service.Spec.Ports = ports.same(service.Spec.Ports)
 	}
 	return object, nil
 }
@@ -81,4 +93,30 @@ func only(m map[string]string, keys ...string) map[string]string {
 		}
 	}
 	return out
+}
+
+// ports lets Services share their ports: nearly all have one of a few lists.
+var ports lists
+
+// lists are the last lists of ports, the oldest at next.
+type lists struct {
+	mutex sync.Mutex
+	known [16][]corev1.ServicePort
+	next  int
+}
+
+func (l *lists) same(list []corev1.ServicePort) []corev1.ServicePort {
+	if len(list) == 0 {
+		return list
+	}
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	for _, one := range l.known {
+		if equality.Semantic.DeepEqual(one, list) {
+			return one
+		}
+	}
+	l.known[l.next] = list
+	l.next = (l.next + 1) % len(l.known)
+	return list
 }

@@ -1,0 +1,74 @@
+package reconcile
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+)
+
+// What is not read is not kept, and what is written back is.
+func TestWhatIsKeptOfADecision(t *testing.T) {
+	for _, c := range []struct {
+		class, rule string
+		kept        bool
+	}{
+		{"", "stable", false},
+		{names.ClassKPA, "stable", false},
+		{"", autoscalingv1alpha1.RuleHPA, true},
+		{names.ClassHPA, "stable", true},
+		{names.ClassHPA, autoscalingv1alpha1.RuleHPA, true},
+	} {
+		pa := &autoscalingv1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{names.ClassAnnotation: c.class}}}
+		pa.Status.Decision = &autoscalingv1alpha1.Decision{Rule: c.rule}
+		if _, err := Trim(pa); err != nil || (pa.Status.Decision != nil) != c.kept {
+			t.Errorf("class %q, rule %q: %v, %v", c.class, c.rule, pa.Status.Decision, err)
+		}
+	}
+}
+
+func TestWhatIsKeptOfAnEndpointSlice(t *testing.T) {
+	of := func(manager string) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{{Name: "x"}},
+			Labels: map[string]string{discoveryv1.LabelManagedBy: manager, discoveryv1.LabelServiceName: "x-private", names.ServerlessServiceLabel: "x", "team": "a"}}}
+		s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}
+		if _, err := Trim(s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if s := of(kubernetesOwn); len(s.Labels) != 3 || s.Annotations != nil || s.OwnerReferences != nil || len(s.Endpoints) != 1 {
+		t.Errorf("of one of Kubernetes' own there is %+v", s)
+	}
+	if s := of("ebb-controller"); len(s.Labels) != 4 || s.Annotations == nil || s.OwnerReferences == nil {
+		t.Errorf("of one that is written there is %+v", s)
+	}
+}
+
+func TestServicesShareTheirPorts(t *testing.T) {
+	of := func(port int32) []corev1.ServicePort {
+		s := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: port, TargetPort: intstr.FromInt32(8012)}}}}
+		if _, err := Trim(s); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Spec.Ports) != 1 || s.Spec.Ports[0].Port != port {
+			t.Fatalf("port %d became %v", port, s.Spec.Ports)
+		}
+		return s.Spec.Ports
+	}
+	if &of(80)[0] != &of(80)[0] {
+		t.Error("there are two equal lists")
+	}
+	for port := range int32(100) { // more than are remembered
+		of(1000 + port)
+		of(80)
+	}
+	if &of(80)[0] != &of(80)[0] {
+		t.Error("there are two equal lists after many others")
+	}
+}
