@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"ebb.dev/ebb/internal/testing/heap"
 	"ebb.dev/ebb/test/eventually"
 )
 
@@ -453,9 +453,7 @@ func TestAnswersThatAClientDoesNotTakeKeepNoHeadsAndEnd(t *testing.T) {
 					}
 				}
 			}()
-			var before, after runtime.MemStats
-			runtime.GC()
-			runtime.ReadMemStats(&before)
+			before := heap.Live()
 			head := with(aGet, "x", strings.Repeat("x", 30<<10))
 			if want == "400" {
 				head = with(head, "host", "other")
@@ -471,9 +469,7 @@ func TestAnswersThatAClientDoesNotTakeKeepNoHeadsAndEnd(t *testing.T) {
 					t.Fatalf("a stream got %q", got)
 				}
 			}
-			runtime.GC()
-			runtime.ReadMemStats(&after)
-			if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 6<<20 {
+			if kept := heap.Live() - before; kept > 6<<20 {
 				t.Errorf("%d answers keep %d KiB of %d KiB of heads", open, kept>>10, open*30)
 			}
 			for range open {

@@ -20,6 +20,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/spec"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/internal/testing/heap"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 )
@@ -57,7 +58,7 @@ func holds(t *testing.T, n int) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := live()
+	before := heap.Live()
 	autos, err := newAutoscalers(client)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +74,7 @@ func holds(t *testing.T, n int) int {
 	}
 	engine.Settle(30 * time.Second) // adopted
 	engine.Settle(30 * time.Second) // and looked at for the first time
-	held := live() - before
+	held := heap.Live() - before
 	seen := 0
 	engine.Each(func(loop.View) { seen++ })
 	if seen != n {
@@ -84,15 +85,6 @@ func holds(t *testing.T, n int) int {
 	autos.factory.Shutdown()
 	runtime.KeepAlive(store)
 	return held
-}
-
-func live() int {
-	var m runtime.MemStats
-	for range 3 { // what has finalizers goes later
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
 }
 
 // atZero is the PodAutoscaler of a revision at zero.

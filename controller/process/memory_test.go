@@ -30,6 +30,7 @@ import (
 	"ebb.dev/ebb/controller/internal/revision"
 	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/internal/lease"
+	"ebb.dev/ebb/internal/testing/heap"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 )
@@ -102,11 +103,11 @@ func TestWhatTheCachesHoldOfAService(t *testing.T) {
 				break
 			}
 		}
-		with := live()
+		with := heap.Live()
 		if err := c.informer.GetStore().Replace(nil, ""); err != nil {
 			t.Fatal(err)
 		}
-		bytes := (with - live()) / n
+		bytes := (with - heap.Live()) / n
 		t.Logf("%6d bytes: %s", bytes, c.what)
 		sum += bytes
 	}
@@ -115,16 +116,6 @@ func TestWhatTheCachesHoldOfAService(t *testing.T) {
 		t.Errorf("the caches hold %d bytes of a service, at most %d are allowed for", sum, maxCached)
 	}
 	runtime.KeepAlive(list)
-}
-
-// live returns the bytes of the heap that are in use.
-func live() int {
-	var m runtime.MemStats
-	for range 3 { // objects with finalizers go in the second
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
 }
 
 // copyService has the reconcilers make a Service, and puts copies of all its objects into a store.

@@ -84,12 +84,6 @@ func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
 		slices.Sort(took)
 		return took[len(took)*99/100]
 	}
-	memory := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapInuse + m.StackInuse
-	}
 	before := neighbourhood(time.Second)
 
 	var clients sync.WaitGroup

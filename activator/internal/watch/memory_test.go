@@ -27,6 +27,7 @@ import (
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/testing/heap"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 )
@@ -87,7 +88,7 @@ func holds(t *testing.T, n int) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := live()
+	before := heap.Live()
 	budget := hold.NewBudget(hold.Bounds{})
 	w := &Watch{Kube: kube, Ebb: ebb, Plans: plans.NewTable("cluster.local"), System: "knative-serving", Relay: &relay.Table{},
 		Table: backends.NewTable(func(_ backends.Key, info *backends.Info) *hold.Queue {
@@ -98,7 +99,7 @@ func holds(t *testing.T, n int) int {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	<-w.Known
-	held := live() - before
+	held := heap.Live() - before
 	if w.Plans.Len() != n || w.Table.Get(backends.Key{Namespace: "ns", Name: "service-00001-00001"}) == nil {
 		t.Fatalf("%d plans are known of %d", w.Plans.Len(), n)
 	}
@@ -108,15 +109,6 @@ func holds(t *testing.T, n int) int {
 	}
 	runtime.KeepAlive(store)
 	return held
-}
-
-func live() int {
-	var m runtime.MemStats
-	for range 3 { // what has finalizers goes later
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
 }
 
 // restingRevision is one as the reconcilers make it.

@@ -6,10 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/internal/testing/heap"
 )
 
 // serve starts a server that answers with how long the header X is.
@@ -55,9 +56,7 @@ func ask(t *testing.T, c *http.Client, at string, head int) string {
 // A neighbour sends heads that do not end, from as many connections as it can.
 func TestHeadsThatDoNotEndTakeLittleMemoryAndKeepNobodyOut(t *testing.T) {
 	at := serve(t)
-	runtime.GC()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
+	before := heap.Live()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
 	part := []byte("GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("a", maxHead-100))
 	var refused net.Conn
@@ -75,8 +74,7 @@ func TestHeadsThatDoNotEndTakeLittleMemoryAndKeepNobodyOut(t *testing.T) {
 	if answer, err := io.ReadAll(refused); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 503") || !strings.Contains(string(answer), "send fewer at once") {
 		t.Errorf("a head for which there is no room: %q, %v", answer, err)
 	}
-	runtime.ReadMemStats(&after)
-	if used := int64(after.HeapAlloc) - int64(before.HeapAlloc); used > 4*heads {
+	if used := heap.Live() - before; used > 4*heads {
 		t.Errorf("heads that do not end take %d MiB", used>>20)
 	}
 	other := from("127.0.0.3")
