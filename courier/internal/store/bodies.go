@@ -95,7 +95,7 @@ func (s *Store) PutBody(ctx context.Context, namespace, name string, from io.Rea
 // MakeRoom removes the oldest result of a namespace that has a large body; it is false if there is
 // none.
 func (s *Store) MakeRoom(ctx context.Context, namespace string) bool {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for {
 		before := s.large.Held(namespace)
@@ -143,7 +143,7 @@ func (s *Store) Body(ctx context.Context, name string) (io.ReadCloser, error) {
 
 // DropBody removes a large body. If that fails, it goes when it is old.
 func (s *Store) DropBody(ctx context.Context, namespace, name string, size int64) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 	defer cancel()
 	_ = s.bodies.Delete(ctx, name)
 	s.large.Give(namespace, size)

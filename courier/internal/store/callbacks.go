@@ -22,7 +22,7 @@ func (s *Store) AddCallback(ctx context.Context, c *call.Call) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	// What is called has the result; of the call only this is needed.
 	kept := &call.Call{Service: c.Service, ID: c.ID, Host: c.Host, Method: c.Method, Path: "/", Accepted: c.Accepted, Callback: c.Callback, Hops: c.Hops}
@@ -45,7 +45,7 @@ func (s *Store) AddCallback(ctx context.Context, c *call.Call) error {
 
 // Callbacks returns the queue of a namespace's callbacks.
 func (s *Store) Callbacks(ctx context.Context, namespace string) (*Queue, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	consumer, err := s.js.CreateOrUpdateConsumer(ctx, callbacks, jetstream.ConsumerConfig{Durable: ofCallbacks + namespace, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: 4 * ackWait, MaxAckPending: -1, FilterSubject: subjects[callbacks] + "." + namespace + ".>"})
@@ -59,7 +59,7 @@ func (s *Store) Callbacks(ctx context.Context, namespace string) (*Queue, error)
 // Calling lists the namespaces that have callbacks, and removes the queues of those that had none
 // for long.
 func (s *Store) Calling(ctx context.Context) (namespaces []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, callbacks)
 	if err != nil {

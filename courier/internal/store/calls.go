@@ -15,7 +15,7 @@ import (
 // Add keeps a call. fresh is false if the same one, by its ID, is kept already; the error is
 // ErrOther if that one asks for something else.
 func (s *Store) Add(ctx context.Context, c *call.Call, body []byte) (fresh bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var options []jetstream.PublishOpt
 	if c.Keyed {
@@ -91,7 +91,7 @@ func (s *Store) Call(ctx context.Context, of call.Service, id string) (*call.Cal
 
 // Finish keeps a record with the body of the result.
 func (s *Store) Finish(ctx context.Context, r *call.Record, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	m := &nats.Msg{Subject: subject(results, r.Service, r.ID), Header: nats.Header{headerOf: {call.Encode(r)}}, Data: body}
 	e := entry{cost: cost(m.Header, len(m.Data)), body: r.Body, size: r.Size}
@@ -113,7 +113,7 @@ func (s *Store) Result(ctx context.Context, of call.Service, id string) (*call.R
 
 // Bury keeps the message of a call that nobody will try again, with the reason.
 func (s *Store) Bury(ctx context.Context, m jetstream.Msg, reason string) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	_, rest, _ := strings.Cut(m.Subject(), ".")
 	_, rest, _ = strings.Cut(rest, ".")

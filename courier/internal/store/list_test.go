@@ -14,7 +14,7 @@ import (
 
 func opened(t *testing.T, dir string, idle time.Duration) *Store {
 	t.Helper()
-	kept, err := Open(t.Context(), Options{Dir: dir, Bytes: 256 << 20, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Idle: idle})
+	kept, err := Open(t.Context(), Options{Dir: dir, Bytes: 256 << 20, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Idle: idle, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func consumerName(of call.Service) string { return of.Namespace + "_" + of.Name 
 // Queue returns the queue of a service, and makes it if there is none. It is made before the first
 // call is added, so that after a restart the queues are known by their names.
 func (s *Store) Queue(ctx context.Context, of call.Service) (*Queue, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	consumer, err := s.calls.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{Durable: consumerName(of), AckPolicy: jetstream.AckExplicitPolicy,
 		// What waits for its next attempt is pending, too, and must not keep others out.
@@ -66,7 +66,7 @@ func (s *Store) pending(info *jetstream.ConsumerInfo) (n int, idle bool) {
 
 // Depths lists the queues.
 func (s *Store) Depths(ctx context.Context) ([]Depth, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
 	var out []Depth
 	list := s.calls.ListConsumers(ctx)
@@ -86,7 +86,7 @@ func (s *Store) Depths(ctx context.Context) ([]Depth, error) {
 
 // Remove deletes a queue that is empty. It makes it anew if a call came meanwhile.
 func (s *Store) Remove(ctx context.Context, of call.Service) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	left, err := removeConsumer(ctx, s.calls, consumerName(of), subject(calls, of, "*"))
 	if err == nil && left {
@@ -155,7 +155,7 @@ func CallOf(m Message) (*call.Call, error) { return call.Decode(m.Headers().Get(
 
 // Remember keeps a small value, such as when a schedule was due last; Recall returns it.
 func (s *Store) Remember(ctx context.Context, key string, value []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if _, err := s.js.Publish(ctx, subjects[state]+"."+key, value); err != nil {
 		return fmt.Errorf("store %s: %w", key, err)
@@ -165,7 +165,7 @@ func (s *Store) Remember(ctx context.Context, key string, value []byte) error {
 
 // Remembered lists the keys that begin with a prefix, which ends in a dot.
 func (s *Store) Remembered(ctx context.Context, prefix string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, state)
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *Store) Remembered(ctx context.Context, prefix string) ([]string, error)
 
 // Forget removes what was kept under a key.
 func (s *Store) Forget(ctx context.Context, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, state)
 	if err == nil {
@@ -198,7 +198,7 @@ func (s *Store) Forget(ctx context.Context, key string) error {
 
 // Recall returns what was kept under a key, or ErrNone.
 func (s *Store) Recall(ctx context.Context, key string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	m, err := s.last(ctx, state, subjects[state]+"."+key)
 	if err != nil {

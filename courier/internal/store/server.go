@@ -12,8 +12,12 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// syncs is how often the server inside writes to the disk what is not waited for.
-const syncs = 10 * time.Second
+const (
+	// syncs is how often the server inside writes to the disk what is not waited for.
+	syncs = 10 * time.Second
+	// starting is how long it may take to accept this process as a client.
+	starting = time.Minute
+)
 
 // inside starts a server that only this process can reach.
 func inside(o Options) (*server.Server, *nats.Conn, error) {
@@ -29,11 +33,11 @@ func inside(o Options) (*server.Server, *nats.Conn, error) {
 	}
 	one.SetLoggerV2(serverLog{o.Log}, false, false, false)
 	one.Start()
-	if !one.ReadyForConnections(time.Minute) {
+	if !one.ReadyForConnections(starting) {
 		one.Shutdown()
 		return nil, nil, fmt.Errorf("the server of JetStream in %s did not start", o.Dir)
 	}
-	conn, err := nats.Connect("", nats.InProcessServer(one), nats.Name("courier"), nats.MaxReconnects(-1))
+	conn, err := nats.Connect("", nats.InProcessServer(one), nats.Name("courier"), nats.MaxReconnects(-1), nats.Timeout(starting))
 	if err != nil {
 		one.Shutdown()
 		return nil, nil, fmt.Errorf("connect to the server of JetStream inside: %w", err)
@@ -42,7 +46,7 @@ func inside(o Options) (*server.Server, *nats.Conn, error) {
 }
 
 func outside(o Options) (*nats.Conn, error) {
-	options := []nats.Option{nats.Name("ebb courier"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(false), nats.Timeout(timeout)}
+	options := []nats.Option{nats.Name("ebb courier"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(false), nats.Timeout(o.Timeout)}
 	if o.Credentials != "" {
 		options = append(options, nats.UserCredentials(o.Credentials))
 	}

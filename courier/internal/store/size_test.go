@@ -11,7 +11,7 @@ import (
 func TestAStoreBecomesSmallerAndLarger(t *testing.T) {
 	dir := t.TempDir()
 	for i, size := range []int64{8 << 30, 64 << 20, math.MaxInt64, 64 << 20} {
-		kept, err := Open(t.Context(), Options{Dir: dir, Bytes: size, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
+		kept, err := Open(t.Context(), Options{Dir: dir, Bytes: size, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Timeout: time.Minute})
 		if err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}

@@ -34,8 +34,6 @@ const (
 	// ackWait is how long a call is left alone whose attempt does not say that it goes on: as long
 	// as calls wait that were under way when the courier was killed.
 	ackWait = 15 * time.Second
-	// timeout bounds a question to JetStream.
-	timeout = 5 * time.Second
 )
 
 // Options say where calls are kept, how many and for how long.
@@ -53,7 +51,9 @@ type Options struct {
 	Synced bool
 	// Idle is how long a queue is empty before it is removed.
 	Idle time.Duration
-	Log  *slog.Logger
+	// Timeout bounds a question to JetStream, 5 s by default.
+	Timeout time.Duration
+	Log     *slog.Logger
 }
 
 // Store is where calls are kept.
@@ -67,15 +67,16 @@ type Store struct {
 	// Called is called with the namespace of each callback that is stored.
 	Called func(namespace string)
 
-	idle   time.Duration
-	starts []time.Time // of couriers, the newest last
-	server *server.Server
-	conn   *nats.Conn
-	js     jetstream.JetStream
-	bodies jetstream.ObjectStore
-	calls  jetstream.Stream
-	found  jetstream.Stream // results
-	disk   *disk            // nil if nothing is synced
+	idle    time.Duration
+	timeout time.Duration
+	starts  []time.Time // of couriers, the newest last
+	server  *server.Server
+	conn    *nats.Conn
+	js      jetstream.JetStream
+	bodies  jetstream.ObjectStore
+	calls   jetstream.Stream
+	found   jetstream.Stream // results
+	disk    *disk            // nil if nothing is synced
 
 	held          *held // of calls
 	results, dead *ledger
@@ -92,7 +93,8 @@ var ErrOther = errors.New("another call has its idempotency key")
 
 // Open starts or connects to the server and makes the streams what they are to be.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{idle: cmp.Or(o.Idle, idleQueue)}
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	s := &Store{idle: cmp.Or(o.Idle, idleQueue), timeout: o.Timeout}
 	var err error
 	if o.URL == "" {
 		s.server, s.conn, err = inside(o)
@@ -102,7 +104,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.js, err = jetstream.New(s.conn, jetstream.WithDefaultTimeout(timeout)); err == nil {
+	if s.js, err = jetstream.New(s.conn, jetstream.WithDefaultTimeout(s.timeout)); err == nil {
 		err = s.streams(ctx, o)
 	}
 	if err == nil {
@@ -148,7 +150,7 @@ func (s *Store) secret(ctx context.Context) ([]byte, error) {
 // Health asks whether JetStream serves. After its disk was full it does not, until the process is
 // started again.
 func (s *Store) Health(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if _, err := s.calls.Info(ctx); err != nil {
 		return fmt.Errorf("ask JetStream: %w", err)

@@ -47,7 +47,7 @@ func (t *Ticker) tick(test *testing.T, now time.Time) {
 }
 
 func open(t *testing.T, dir string) *store.Store {
-	kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
+	kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -216,7 +216,7 @@ func TestTheCouriersOwnEndSpendsNoAttempt(t *testing.T) {
 	dir, of := t.TempDir(), call.Service{Namespace: target.Namespace, Name: target.Route}
 	c := &call.Call{Service: of, ID: call.NewID(), Host: target.Host, Asked: "svc.example", Method: "POST", Path: "/", Accepted: time.Now()}
 	for i := range 3 { // couriers that end
-		kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
+		kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ var (
 // small opens a store of 64 MiB: 21 MiB for calls, 12 MiB for results.
 func small(t *testing.T, dir string) *store.Store {
 	t.Helper()
-	kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 64 << 20, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
+	kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 64 << 20, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestCallbacksOfANeighbourDelayNobodyElses(t *testing.T) {
 // A path that answers 500 has more calls than a queue had pending at most.
 func TestCallsThatWaitForTheirNextAttemptKeepNoOthersOut(t *testing.T) {
 	t.Parallel()
-	kept, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Bytes: 256 << 20, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
+	kept, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Bytes: 256 << 20, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

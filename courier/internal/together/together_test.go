@@ -71,9 +71,9 @@ var target = wire.AsyncTarget{Namespace: "ns", Route: "svc", UID: "uid", Host: "
 func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, change func(*world)) *world {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(testLog{t}, nil))
-	options := store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Synced: true, Log: log}
+	options := store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Synced: true, Timeout: time.Minute, Log: log}
 	if strings.HasPrefix(dir, "nats://") {
-		options.Dir, options.URL = "", dir
+		options.Dir, options.URL, options.Timeout = "", dir, 0
 	}
 	kept, err := store.Open(t.Context(), options)
 	if err != nil {
@@ -528,7 +528,7 @@ func TestAMessageThatCannotBeReadIsBuried(t *testing.T) {
 
 func TestTheStoreRefusesWhatItHasNoRoomFor(t *testing.T) {
 	t.Parallel()
-	kept, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Bytes: 1 << 20, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
+	kept, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Bytes: 1 << 20, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
