@@ -1,18 +1,15 @@
 package process
 
 import (
-	"context"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"knative.dev/pkg/apis"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/test/eventually"
 )
 
@@ -20,19 +17,9 @@ import (
 // alone: a watch that nobody set up shows as a Service that never becomes Ready.
 func TestEventsAloneBringAServiceToReadyAndThenNothingIsWritten(t *testing.T) {
 	w := newWorld(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- w.world.Run(ctx, w.controllers, reconcile.Options{Alone: true, Timeout: 30 * time.Second,
-			Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		w.stopCaches() // they were started by the test, and Run waits for their end
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	ctx := t.Context()
+	stage.Run(t, w.world, w.controllers...)
+	t.Cleanup(w.stopCaches) // they were started by the test, and the Manager waits for their end
 
 	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hello"}}
 	service.Spec.Template.Spec.Containers = []corev1.Container{{Image: "dev.local/hello:1"}}

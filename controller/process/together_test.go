@@ -1,9 +1,7 @@
 package process
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -14,14 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/record"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 
@@ -29,7 +25,7 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
 	"ebb.dev/ebb/controller/internal/digest"
-	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
@@ -103,31 +99,13 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 	}
 	slice("activator-service", "10.0.0.1", "http", 8012)
 
-	snapshot, err := settings.Parse(map[string]map[string]string{settings.DomainName: {"example.com": ""},
-		settings.DeploymentName: {"queue-sidecar-image": "dev.local/queue-proxy:1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	clients, err := reconcile.ConnectTo(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.world = reconcile.NewManager(clients, settings.NewStore(snapshot), record.NewFakeRecorder(10000), slog.New(slog.DiscardHandler),
-		"knative-serving", "cluster.local")
+	w.world = stage.Manager(t, config, stage.Settings(t, map[string]map[string]string{settings.DomainName: {"example.com": ""},
+		settings.DeploymentName: {"queue-sidecar-image": "dev.local/queue-proxy:1"}}))
 	var later atomic.Int64
 	w.world.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 	list := controllers(w.world, func() []byte { return []byte("0123456789abcdef0123456789abcdef") }, digest.ReadOptions(env.New(os.Getenv)))
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- w.world.Run(ctx, list, reconcile.Options{Alone: true, Timeout: 30 * time.Second, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	ctx := t.Context()
+	stage.Run(t, w.world, list...)
 
 	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hello"}}
 	service.Spec.Template.Spec.Containers = []corev1.Container{{Image: "dev.local/hello:1"}}

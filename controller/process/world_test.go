@@ -3,7 +3,6 @@ package process
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -30,7 +29,7 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/controller/internal/revision"
 	"ebb.dev/ebb/controller/internal/service"
-	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/apiservertest/policy"
 	"ebb.dev/ebb/test/eventually"
@@ -77,18 +76,11 @@ type cached struct {
 func newWorld(t *testing.T) *world {
 	store, config := apiservertest.Start(t)
 	policy.Enforce(t, store, "controller")
-	clients, err := reconcile.ConnectTo(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, store: store, events: record.NewFakeRecorder(10000), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+	w := &world{t: t, store: store, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
 		settings: map[string]map[string]string{"config-deployment": {"queue-sidecar-image": "dev.local/queue-proxy:1"}}}
 	store.Now = func() time.Time { return w.now }
-	snapshot, err := settings.Parse(w.settings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.world = reconcile.NewManager(clients, settings.NewStore(snapshot), w.events, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	w.world = stage.Manager(t, config, stage.Settings(t, w.settings))
+	w.events = w.world.Events.(*record.FakeRecorder)
 	w.world.Now = func() time.Time { return w.now }
 	key := []byte("0123456789abcdef0123456789abcdef")
 	w.digests = digest.New(w.world.Kube, func(string, []string) http.RoundTripper { return refusing{} })
@@ -106,9 +98,11 @@ func newWorld(t *testing.T) *world {
 	ofActivators := w.world.Kubernetes("knative-serving", discoveryv1.LabelServiceName+"=activator-service")
 	selectors := map[string]labels.Selector{}
 	for _, text := range []string{revision.Selector, revision.PageSelector, names.ServerlessServiceLabel, discoveryv1.LabelServiceName + "=activator-service"} {
-		if selectors[text], err = labels.Parse(text); err != nil {
+		selector, err := labels.Parse(text)
+		if err != nil {
 			t.Fatal(err)
 		}
+		selectors[text] = selector
 	}
 	withUID, ofRevisions := selectors[revision.Selector], selectors[names.ServerlessServiceLabel]
 	w.caches = []cached{

@@ -1,21 +1,16 @@
 package domainmapping
 
 import (
-	"context"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
@@ -26,7 +21,7 @@ import (
 	networkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/api/serving/v1beta1"
-	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/apiservertest/policy"
@@ -43,7 +38,7 @@ var (
 
 const domain = "shop.example.org"
 
-type stage struct {
+type play struct {
 	t        *testing.T
 	store    *apiservertest.Store
 	ebb      ebb.Interface
@@ -51,14 +46,14 @@ type stage struct {
 }
 
 // remove deletes the mapping as a user does: it goes once its finalizer is gone.
-func (s *stage) remove() {
+func (s *play) remove() {
 	s.t.Helper()
 	if err := s.ebb.ServingV1beta1().DomainMappings("ns").Delete(s.t.Context(), domain, metav1.DeleteOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-func (s *stage) put(resource schema.GroupResource, version, kind string, object runtime.Object) {
+func (s *play) put(resource schema.GroupResource, version, kind string, object runtime.Object) {
 	s.t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -69,63 +64,42 @@ func (s *stage) put(resource schema.GroupResource, version, kind string, object 
 }
 
 // set starts the reconciler. What is put by before is in its caches from the first reconcile on.
-func set(t *testing.T, network map[string]string, before ...func(*apiservertest.Store)) *stage {
+func set(t *testing.T, network map[string]string, before ...func(*apiservertest.Store)) *play {
 	store, config := apiservertest.Start(t)
 	for _, put := range before {
 		put(store)
 	}
 	policy.Enforce(t, store, "controller")
-	snapshot, err := settings.Parse(map[string]map[string]string{settings.NetworkName: network})
-	if err != nil {
-		t.Fatal(err)
-	}
-	clients, err := reconcile.ConnectTo(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	live := settings.NewStore(snapshot)
-	world := reconcile.NewManager(clients, live, record.NewFakeRecorder(1000),
-		slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
-	controller := New(world)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- world.Run(ctx, []*reconcile.Controller{controller}, reconcile.Options{
-			Timeout: time.Minute, Alone: true, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return &stage{t, store, clients.Ebb, live}
+	live := stage.Settings(t, map[string]map[string]string{settings.NetworkName: network})
+	mgr := stage.Manager(t, config, live)
+	stage.Run(t, mgr, New(mgr))
+	return &play{t, store, mgr.Ebb, live}
 }
 
-func (s *stage) claim(namespace string) {
+func (s *play) claim(namespace string) {
 	s.put(claims, "networking.internal.knative.dev/v1alpha1", "ClusterDomainClaim", &networkingv1alpha1.ClusterDomainClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: domain}, Spec: networkingv1alpha1.ClusterDomainClaimSpec{Namespace: namespace}})
 }
 
-func (s *stage) mapping() {
+func (s *play) mapping() {
 	s.put(mappings, "serving.knative.dev/v1beta1", "DomainMapping", &v1beta1.DomainMapping{
 		ObjectMeta: metav1.ObjectMeta{Name: domain, Namespace: "ns"},
 		Spec:       v1beta1.DomainMappingSpec{Ref: duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "serving.knative.dev/v1"}}})
 }
 
-func (s *stage) service(host string) {
+func (s *play) service(host string) {
 	o := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}}
 	o.Status.Address = &duckv1.Addressable{URL: &apis.URL{Scheme: "http", Host: host}}
 	s.put(services, "serving.knative.dev/v1", "Service", o)
 	s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
 }
 
-func (s *stage) httpRoute(revision string) {
+func (s *play) httpRoute(revision string) {
 	s.httpRouteOf("Route", "hello.ns.svc.cluster.local", revision)
 }
 
 // httpRouteOf puts an HTTPRoute with the label of the Route, and an owner of some kind.
-func (s *stage) httpRouteOf(kind, name, revision string) {
+func (s *play) httpRouteOf(kind, name, revision string) {
 	s.put(httpRoutes, "gateway.networking.k8s.io/v1", "HTTPRoute", &gatewayv1.HTTPRoute{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{names.RouteLabel: "hello"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: kind, Name: "hello", UID: "hello", Controller: ptr.To(true)}}},
@@ -136,7 +110,7 @@ func (s *stage) httpRouteOf(kind, name, revision string) {
 		}})
 }
 
-func (s *stage) until(what string, ok func(*v1beta1.DomainMapping) bool) {
+func (s *play) until(what string, ok func(*v1beta1.DomainMapping) bool) {
 	s.t.Helper()
 	eventually.Seen(s.t, what, func() (*v1beta1.DomainMapping, bool) {
 		dm := &v1beta1.DomainMapping{}
@@ -205,20 +179,20 @@ func TestWhatAMappingMayReferTo(t *testing.T) {
 	for _, row := range []struct {
 		behaviour string
 		ref       duckv1.KReference
-		given     func(*stage)
+		given     func(*play)
 		want      string
 	}{
-		{"a Service that is not there", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(*stage) {},
+		{"a Service that is not there", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(*play) {},
 			"False ResolveFailed"},
-		{"a Route", duckv1.KReference{Kind: "Route", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(s *stage) {
+		{"a Route", duckv1.KReference{Kind: "Route", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(s *play) {
 			o := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}}
 			o.Status.Address = &duckv1.Addressable{URL: &apis.URL{Scheme: "http", Host: "hello.ns.svc.cluster.local"}}
 			s.put(routes, "serving.knative.dev/v1", "Route", o)
 		}, "True"},
-		{"a Route without an address yet", duckv1.KReference{Kind: "Route", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(s *stage) {
+		{"a Route without an address yet", duckv1.KReference{Kind: "Route", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(s *play) {
 			s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
 		}, "False ResolveFailed"},
-		{"a Service of Kubernetes", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) {
+		{"a Service of Kubernetes", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *play) {
 			s.put(plain, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
 		}, "True"},
 		{"the Service of a revision without endpoints", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) {
@@ -226,14 +200,14 @@ func TestWhatAMappingMayReferTo(t *testing.T) {
 		}, "False ResolveFailed"},
 		{"the Service of a revision", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) { s.ofRevision(1) }, "True"},
 		{"a kind with an address", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
-			func(s *stage) { s.store.Put(things, thing("http://hello.ns.svc.cluster.local")) }, "True"},
+			func(s *play) { s.store.Put(things, thing("http://hello.ns.svc.cluster.local")) }, "True"},
 		{"an address with a path", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
-			func(s *stage) { s.store.Put(things, thing("http://hello.ns.svc.cluster.local/in/here")) }, "False ResolveFailed"},
+			func(s *play) { s.store.Put(things, thing("http://hello.ns.svc.cluster.local/in/here")) }, "False ResolveFailed"},
 		{"an address elsewhere", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
-			func(s *stage) { s.store.Put(things, thing("http://example.org")) }, "False ResolveFailed"},
-		{"a kind that nobody knows", duckv1.KReference{Kind: "Nothing", Name: "hello", APIVersion: "things.example.org/v1"}, func(*stage) {},
+			func(s *play) { s.store.Put(things, thing("http://example.org")) }, "False ResolveFailed"},
+		{"a kind that nobody knows", duckv1.KReference{Kind: "Nothing", Name: "hello", APIVersion: "things.example.org/v1"}, func(*play) {},
 			"False ResolveFailed"},
-		{"another namespace", duckv1.KReference{Kind: "Service", Name: "hello", Namespace: "other", APIVersion: "serving.knative.dev/v1"}, func(*stage) {},
+		{"another namespace", duckv1.KReference{Kind: "Service", Name: "hello", Namespace: "other", APIVersion: "serving.knative.dev/v1"}, func(*play) {},
 			"False ResolveFailed"},
 	} {
 		t.Run(row.behaviour, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 )
 
 // gateway makes a Service with a pod behind it that answers every request.
-func (s *stage) gateway(namespace, name string) {
+func (s *play) gateway(namespace, name string) {
 	s.t.Helper()
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}}}
@@ -40,7 +40,7 @@ func (s *stage) gateway(namespace, name string) {
 	s.put(schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}, "discovery.k8s.io/v1", "EndpointSlice", slice)
 }
 
-func (s *stage) external(gateway string) {
+func (s *play) external(gateway string) {
 	s.t.Helper()
 	changed, err := settings.Parse(map[string]map[string]string{
 		settings.NetworkName: {"autocreate-cluster-domain-claims": "true"},
@@ -52,7 +52,7 @@ func (s *stage) external(gateway string) {
 }
 
 // hangs tells what the domain's HTTPRoute hangs at, and at which Gateways its ListenerSets are.
-func (s *stage) hangs(sets ...string) string {
+func (s *play) hangs(sets ...string) string {
 	var out []string
 	if h := s.store.Get(httpRoutes, "ns", domain); h != nil {
 		list, _, _ := unstructured.NestedSlice(h.Object, "spec", "parentRefs")

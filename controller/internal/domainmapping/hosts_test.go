@@ -21,7 +21,7 @@ import (
 )
 
 // routeElsewhere puts the HTTPRoute of a Route in another namespace that has the mapping's domain.
-func (s *stage) routeElsewhere(namespace string, labels map[string]string, gateway string) {
+func (s *play) routeElsewhere(namespace string, labels map[string]string, gateway string) {
 	s.put(httpRoutes, "gateway.networking.k8s.io/v1", "HTTPRoute", &gatewayv1.HTTPRoute{
 		ObjectMeta: metav1.ObjectMeta{Name: domain, Namespace: namespace, Labels: labels, OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "serving.knative.dev/v1", Kind: "Route", Name: "theirs", UID: "theirs", Controller: ptr.To(true)}}},
@@ -30,7 +30,7 @@ func (s *stage) routeElsewhere(namespace string, labels map[string]string, gatew
 	})
 }
 
-func (s *stage) configure(network map[string]string, domains ...string) {
+func (s *play) configure(network map[string]string, domains ...string) {
 	s.t.Helper()
 	choices := map[string]string{}
 	for _, d := range domains {
@@ -43,14 +43,14 @@ func (s *stage) configure(network map[string]string, domains ...string) {
 	s.settings.Set(snapshot)
 }
 
-func (s *stage) mapped(tls *v1beta1.SecretTLS) {
+func (s *play) mapped(tls *v1beta1.SecretTLS) {
 	s.put(mappings, "serving.knative.dev/v1beta1", "DomainMapping", &v1beta1.DomainMapping{
 		ObjectMeta: metav1.ObjectMeta{Name: domain, Namespace: "ns", Finalizers: []string{names.DomainMappingFinalizer}},
 		Spec: v1beta1.DomainMappingSpec{Ref: duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "serving.knative.dev/v1"},
 			TLS: tls}})
 }
 
-func (s *stage) exposed() bool { return s.store.Get(httpRoutes, "ns", domain) != nil }
+func (s *play) exposed() bool { return s.store.Get(httpRoutes, "ns", domain) != nil }
 
 // The attack of two tenants: the domain is, or becomes, the host of a Service in namespace example,
 // because the domain of the cluster is org and names are <name>.<namespace>.org.
@@ -148,7 +148,7 @@ func TestNoClaimIsMadeForAHostOfAnotherNamespace(t *testing.T) {
 // listeners go. While there is no claim, as between its deletion and the next, everything stays.
 func TestAClaimThatMovesTakesTheDomainAlong(t *testing.T) {
 	gateways := schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "gateways"}
-	listens := func(s *stage) (out []string) {
+	listens := func(s *play) (out []string) {
 		list, _, _ := unstructured.NestedSlice(s.store.Get(gateways, "knative-serving", "ebb-external").Object, "spec", "listeners")
 		for _, l := range list {
 			refs, _, _ := unstructured.NestedSlice(l.(map[string]any), "tls", "certificateRefs")

@@ -26,7 +26,7 @@ var (
 	listenerSets = gatewayapi.ListenerSets.GroupResource()
 )
 
-func (s *stage) installs(kinds ...schema.GroupResource) {
+func (s *play) installs(kinds ...schema.GroupResource) {
 	for _, kind := range kinds {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}}
 		o.SetName(kind.Resource + "." + kind.Group)
@@ -62,7 +62,7 @@ func TestAMappedDomainWithASecretOfItsOwnHasAListener(t *testing.T) {
 	}
 }
 
-func (s *stage) secret(name string) {
+func (s *play) secret(name string) {
 	s.put(schema.GroupResource{Resource: "secrets"}, "v1", "Secret", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}})
 }
 

@@ -3,17 +3,15 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/record"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/ingress/gatewayapi"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
@@ -26,14 +24,6 @@ var gateways = schema.GroupResource{Group: "gateway.networking.k8s.io", Resource
 // particular not from a tenant who makes one himself.
 func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 	store, config := apiservertest.Start(t)
-	clients, err := reconcile.ConnectTo(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	snapshot, err := settings.Parse(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	put := func(resource schema.GroupResource, apiVersion, kind, namespace, name string, fields map[string]any) {
 		o := &unstructured.Unstructured{Object: fields}
 		o.SetAPIVersion(apiVersion)
@@ -55,19 +45,9 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 	}
 	ours := map[string]any{names.ListenerSetLabel: "true"}
 
-	world := reconcile.NewManager(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
-	c := New(world)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- world.Run(ctx, []*reconcile.Controller{c}, reconcile.Options{Timeout: time.Minute, Alone: true, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
-	}()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	mgr := stage.Manager(t, config, settings.NewStore(nil))
+	c := New(mgr)
+	stage.Run(t, mgr, c)
 
 	until := func(name, want string) {
 		t.Helper()
@@ -131,7 +111,7 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 	listen("d", "two", "ebb-local", ours)
 	listen("d", "three", "other", ours)
 	for _, key := range []string{"ebb-external", "ebb-local", "other"} {
-		for !settled(world, c, key) {
+		for !settled(mgr, c, key) {
 			<-time.After(5 * time.Millisecond)
 		}
 	}

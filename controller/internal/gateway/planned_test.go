@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -13,13 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 )
@@ -58,11 +56,7 @@ func started(t *testing.T, objects ...runtime.Object) (Hosts, Led, Foreign) {
 			route.UID, route.CreationTimestamp = have.GetUID(), have.GetCreationTimestamp()
 		}
 	}
-	clients, err := reconcile.ConnectTo(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := reconcile.NewManager(clients, settings.NewStore(settings.Default()), record.NewFakeRecorder(10), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	w := stage.Manager(t, config, settings.NewStore(settings.Default()))
 	httpRoutes, routes := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), w.EbbInformers.Serving().V1().Routes().Informer()
 	hosts, led, foreign := NewHosts(w, nil), NewLed(httpRoutes, routes), NewForeign(httpRoutes, "knative-serving")
 	stop := make(chan struct{})

@@ -1,18 +1,13 @@
 package gc
 
 import (
-	"context"
-	"log/slog"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/record"
 
 	"ebb.dev/ebb/api/names"
-	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/eventually"
@@ -36,32 +31,13 @@ func revision(name string, state names.RoutingState) *unstructured.Unstructured 
 // its Configuration.
 func TestARevisionGoesOnceNoRouteLeadsToIt(t *testing.T) {
 	store, config := apiservertest.Start(t)
-	clients, err := reconcile.ConnectTo(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	snapshot, err := settings.Parse(map[string]map[string]string{settings.GCName: {"min-non-active-revisions": "0", "max-non-active-revisions": "0"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	world := reconcile.NewManager(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	mgr := stage.Manager(t, config, stage.Settings(t, map[string]map[string]string{settings.GCName: {"min-non-active-revisions": "0", "max-non-active-revisions": "0"}}))
 	store.Put(configurations, object("Configuration", "hello", nil, map[string]any{
 		"latestCreatedRevisionName": "hello-00003", "latestReadyRevisionName": "hello-00003"}))
 	store.Put(revisions, revision("hello-00001", names.RoutingReserve))
 	store.Put(revisions, revision("hello-00002", names.RoutingActive))
 	store.Put(revisions, revision("hello-00003", names.RoutingActive))
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- world.Run(ctx, []*reconcile.Controller{New(world)}, reconcile.Options{Alone: true, Timeout: 30 * time.Second,
-			Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	stage.Run(t, mgr, New(mgr))
 	gone := func(name string) {
 		t.Helper()
 		eventually.True(t, name+" is gone", func() bool { return store.Get(revisions, "ns", name) == nil })

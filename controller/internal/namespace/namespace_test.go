@@ -1,21 +1,16 @@
 package namespace
 
 import (
-	"context"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/record"
 
 	"ebb.dev/ebb/api/names"
-	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/ingress/certificate"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
@@ -31,38 +26,22 @@ var (
 	revisionsServed = schema.GroupResource{Group: "serving.knative.dev", Resource: "revisions"}
 )
 
-type stage struct {
+type play struct {
 	t        *testing.T
 	store    *apiservertest.Store
 	settings *settings.Store
 }
 
-func set(t *testing.T, network map[string]string) *stage {
+func set(t *testing.T, network map[string]string) *play {
 	store, config := apiservertest.Start(t)
-	s := &stage{t, store, settings.NewStore(nil)}
+	s := &play{t, store, settings.NewStore(nil)}
 	s.network(network)
-	clients, err := reconcile.ConnectTo(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	world := reconcile.NewManager(clients, s.settings, record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
-	controller := New(world)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- world.Run(ctx, []*reconcile.Controller{controller}, reconcile.Options{
-			Timeout: time.Minute, Alone: true, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	mgr := stage.Manager(t, config, s.settings)
+	stage.Run(t, mgr, New(mgr))
 	return s
 }
 
-func (s *stage) network(data map[string]string) {
+func (s *play) network(data map[string]string) {
 	snapshot, err := settings.Parse(map[string]map[string]string{settings.NetworkName: data,
 		settings.DomainName: {"example.com": "", "example.org": "selector: {a: b}\ntype: wildcard", "example.net": "selector: {a: c}"}})
 	if err != nil {
@@ -71,7 +50,7 @@ func (s *stage) network(data map[string]string) {
 	s.settings.Set(snapshot)
 }
 
-func (s *stage) put(resource schema.GroupResource, version, kind, namespace, name string, more map[string]any) {
+func (s *play) put(resource schema.GroupResource, version, kind, namespace, name string, more map[string]any) {
 	content := map[string]any{"apiVersion": version, "kind": kind}
 	for key, value := range more {
 		content[key] = value
@@ -87,7 +66,7 @@ func (s *stage) put(resource schema.GroupResource, version, kind, namespace, nam
 }
 
 // certificates lists what was asked for.
-func (s *stage) certificates() string {
+func (s *play) certificates() string {
 	var out []string
 	for name := range s.store.Versions(certificatesOf, labels.Everything()) {
 		namespace, short, _ := strings.Cut(name, "/")
@@ -100,7 +79,7 @@ func (s *stage) certificates() string {
 	return strings.Join(out, " ")
 }
 
-func (s *stage) asked(what, want string) {
+func (s *play) asked(what, want string) {
 	s.t.Helper()
 	eventually.Seen(s.t, what, func() (string, bool) { got := s.certificates(); return got, got == want })
 }

@@ -1,8 +1,6 @@
 package resting
 
 import (
-	"context"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,12 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/record"
 
-	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/stage"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
@@ -94,10 +90,6 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestWhatRestingHostsShareIsThereWhileTheyMayRest(t *testing.T) {
 	store, config := apiservertest.Start(t)
 	policy.Enforce(t, store, "controller")
-	clients, err := reconcile.ConnectTo(config)
-	if err != nil {
-		t.Fatal(err)
-	}
 	store.Put(namespaces, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "knative-serving"}}})
 	store.Put(slicesOf, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
@@ -105,24 +97,14 @@ func TestWhatRestingHostsShareIsThereWhileTheyMayRest(t *testing.T) {
 			"labels": map[string]any{"kubernetes.io/service-name": "activator-service"}},
 		"endpoints": []any{map[string]any{"addresses": []any{"10.0.0.1"}}, map[string]any{"addresses": []any{"10.0.0.2"}}}}})
 	on := settings.NewStore(parsed(t, map[string]string{"resting-routes": "Enabled"}, nil))
-	world := reconcile.NewManager(clients, on, record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	mgr := stage.Manager(t, config, on)
 	activators := &way{}
 	activators.older.Store(true)
-	world.ToGateways = activators
+	mgr.ToGateways = activators
 	var ahead atomic.Int64
-	world.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	controller := New(world, NewSeen(world))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- world.Run(ctx, []*reconcile.Controller{controller}, reconcile.Options{Timeout: time.Minute, Alone: true, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	mgr.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	controller := New(mgr, NewSeen(mgr))
+	stage.Run(t, mgr, controller)
 	listed := func() string {
 		slice := store.Get(slicesOf, "knative-serving", plan.Resting)
 		if slice == nil {
