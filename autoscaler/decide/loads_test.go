@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +14,8 @@ import (
 
 // loads are the commands of the scenario files in which averages come out of what is reported.
 //
-//	resolve [rps] cc=N annotation=X utilization=X  the target, of the ConfigMap's defaults 100 (70 %) and 200 requests/s
+//	resolve [rps] cc=N annotation=X utilization=X percentage=X
+//	                                               the target, of the ConfigMap's defaults 100 (70 %) and 200 requests/s
 //	series window=10s panic=2s [exponential] [unscraped]
 //	                                               windows that have seen nothing; unscraped: only activators report
 //	say 0s..9s pods=X a=X b=X [rps]                what the scrape of all pods and activators say in each of these seconds
@@ -45,7 +47,7 @@ func (l *loads) play(t *testing.T, words []string, c *Config, s *State, out *str
 	switch words[0] {
 	case "resolve":
 		in := TargetInput{ContainerConcurrency: arguments["cc"], Annotation: arguments["annotation"], UtilizationAnnotation: arguments["utilization"],
-			ConcurrencyDefault: 100, ConcurrencyUtilization: 0.7, RequestsPerSecondDefault: 200}
+			ConcurrencyDefault: 100, ConcurrencyUtilization: cmp.Or(arguments["percentage"], 0.7), RequestsPerSecondDefault: 200}
 		c.Metric = Concurrency
 		if flags["rps"] {
 			in.Metric, c.Metric = RequestsPerSecond, RequestsPerSecond

@@ -21,7 +21,7 @@ import (
 func TestScenarios(t *testing.T) {
 	seen := map[string]bool{}
 	golden.Each(t, "testdata/*.txt", func(t *testing.T, file, text string) {
-		c, s := config(), State{ActiveSince: epoch}
+		c, s := config(), State{}
 		golden.File(t, file, golden.Blocks(text, func(commands string) string { return play(t, commands, &c, &s, seen) }))
 	})
 	for _, rule := range []string{RuleMinScale, RuleMaxScale, RuleInitialScale, RuleBusy, RuleNeverZero, RuleActivating, RuleTimedOut,
@@ -47,7 +47,7 @@ func play(t *testing.T, commands string, c *Config, s *State, seen map[string]bo
 		}
 		switch words[0] {
 		case "begin":
-			*s = State{ActiveSince: epoch}
+			*s = State{}
 		case "config":
 			configure(t, c, args)
 		case "found":
