@@ -33,7 +33,6 @@ type head struct {
 	lengths       int
 	chunked       bool
 	codings       int
-	connection    bool // a Connection field is present
 	close         bool // Connection: close
 	keepAlive     bool // Connection: keep-alive
 	upgradeToken  bool // Connection: upgrade
@@ -138,39 +137,39 @@ func (h *head) requestLine(line []byte, at int) *syntaxError {
 	h.method = span{int32(at), int32(at + sp)}
 	h.target = span{int32(at + sp + 1), int32(at + last)}
 	target := line[sp+1 : last]
-	if string(line[:sp]) == "CONNECT" {
+	switch method := line[:sp]; {
+	case string(method) == "CONNECT":
 		return errConnect
+	case target[0] == '/', string(target) == "*" && string(method) == "OPTIONS":
+		return nil
 	}
+	return h.absoluteForm(target)
+}
+
+// absoluteForm splits a target that has an authority, which replaces Host (RFC 9112 3.2.2).
+func (h *head) absoluteForm(target []byte) *syntaxError {
+	skip := 0
 	switch {
-	case target[0] == '/':
-	case len(target) == 1 && target[0] == '*':
-		if string(line[:sp]) != "OPTIONS" {
-			return errTarget
-		}
-	default: // absolute-form: its authority replaces Host (RFC 9112 3.2.2)
-		skip := 0
-		switch {
-		case len(target) > 7 && foldEqual(target[:7], "http://"):
-			skip = 7
-		case len(target) > 8 && foldEqual(target[:8], "https://"):
-			skip = 8
-		default:
-			return errTarget
-		}
-		rest := target[skip:]
-		end := bytes.IndexAny(rest, "/?#")
-		if end < 0 {
-			end = len(rest)
-		}
-		// Some readers decode a percent sign in an authority and some do not: they would not agree
-		// on the host.
-		if !ValidHost(borrow(rest[:end])) || bytes.IndexByte(rest[:end], '%') >= 0 {
-			return errTarget
-		}
-		base := h.target.from + int32(skip)
-		h.absoluteScope = span{base, base + int32(end)}
-		h.target.from = base + int32(end)
+	case len(target) > 7 && foldEqual(target[:7], "http://"):
+		skip = 7
+	case len(target) > 8 && foldEqual(target[:8], "https://"):
+		skip = 8
+	default:
+		return errTarget
 	}
+	rest := target[skip:]
+	end := bytes.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	// Some readers decode a percent sign in an authority and some do not: they would not agree on
+	// the host.
+	if !ValidHost(borrow(rest[:end])) || bytes.IndexByte(rest[:end], '%') >= 0 {
+		return errTarget
+	}
+	base := h.target.from + int32(skip)
+	h.absoluteScope = span{base, base + int32(end)}
+	h.target.from = base + int32(end)
 	return nil
 }
 
@@ -222,8 +221,15 @@ func (h *head) field(line []byte, at int) *syntaxError {
 		id:    identify(line[:colon]),
 	}
 	h.fields = append(h.fields, f)
+	if f.id == otherHeader {
+		return nil
+	}
+	return h.known(f, value)
+}
+
+// known takes what a field means for the message.
+func (h *head) known(f field, value []byte) *syntaxError {
 	switch f.id {
-	case otherHeader:
 	case hostHeader:
 		h.hostFields++
 		h.host = f.value
@@ -260,15 +266,9 @@ func (h *head) field(line []byte, at int) *syntaxError {
 }
 
 func (h *head) connectionTokens(value []byte) {
-	h.connection = true
 	for len(value) > 0 {
-		token := value
-		if i := bytes.IndexByte(value, ','); i >= 0 {
-			token, value = value[:i], value[i+1:]
-		} else {
-			value = nil
-		}
-		token = bytes.TrimSpace(token)
+		var token []byte
+		token, value = cutToken(value)
 		switch {
 		case len(token) == 0:
 		case foldEqual(token, "close"):
@@ -330,16 +330,17 @@ func (h *head) named(name []byte) bool {
 		}
 		value := h.bytes(h.fields[i].value)
 		for len(value) > 0 {
-			token := value
-			if i := bytes.IndexByte(value, ','); i >= 0 {
-				token, value = value[:i], value[i+1:]
-			} else {
-				value = nil
-			}
-			if sameName(borrow(name), borrow(bytes.TrimSpace(token))) {
+			var token []byte
+			if token, value = cutToken(value); sameName(borrow(name), borrow(token)) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// cutToken returns the first element of a list, and the rest of the list.
+func cutToken(list []byte) (token, rest []byte) {
+	token, rest, _ = bytes.Cut(list, []byte{','})
+	return bytes.TrimSpace(token), rest
 }

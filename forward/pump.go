@@ -153,20 +153,16 @@ func (p *pump) runBody() {
 				c.wake()
 				return
 			}
-			if !upstreamDead {
-				if p.write(piece[:n]) != nil {
-					// The upstream may have answered early and closed. The other goroutine reads
-					// its response. A short rest of the body is discarded, so that the client
-					// connection can be used again.
-					upstreamDead = true
-				} else {
-					p.moved.Add(int64(n))
-				}
+			if !upstreamDead && p.write(piece[:n]) != nil {
+				// The upstream may have answered early and closed. The other goroutine reads its
+				// response. A short rest of the body is discarded, so that the client connection
+				// can be used again.
+				upstreamDead = true
 			}
-			if upstreamDead {
-				if discarded += n; discarded > 256<<10 || p.stop.Load() {
-					return
-				}
+			if !upstreamDead {
+				p.moved.Add(int64(n))
+			} else if discarded += n; discarded > 256<<10 || p.stop.Load() {
+				return
 			}
 			if fromBuffer {
 				c.inR += n

@@ -91,19 +91,15 @@ func (r *explainedRevision) write(out io.Writer, now time.Time) {
 	case autoscaling.ModeProxy:
 		row("path", "requests go through an activator, which queues those that no pod can take")
 	}
-	for i, d := range r.History[:min(len(r.History), newestDecisions)] {
-		name := ""
-		if i == 0 {
-			name = "history"
-		}
+	name := "history"
+	for _, d := range r.History[:min(len(r.History), newestDecisions)] {
 		row(name, "%s", decisionText(d, now))
+		name = ""
 	}
-	for i, c := range r.Changes {
-		name := ""
-		if i == 0 {
-			name = "changes"
-		}
+	name = "changes"
+	for _, c := range r.Changes {
 		row(name, "%s ago  %s: %s", duration.HumanDuration(now.Sub(c.Time)), c.Reason, c.Message)
+		name = ""
 	}
 }
 

@@ -144,6 +144,25 @@ func newRelay(o options, store *settings.Store) *relay.Table {
 	}
 }
 
+// newIncidents makes what tells the autoscaler of single requests.
+func newIncidents(c *component.Component, o options, keys func() wire.Keys) *incidents.Reporter {
+	return &incidents.Reporter{Pod: c.Pod, Node: o.node, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
+		Failed: func(err error) {
+			c.Log.Warn("report of cold starts, refusals and pods without an answer failed; it is sent again", "error", err)
+		}}
+}
+
+func listen(c *component.Component, ports ...int) (all []net.Listener, err error) {
+	for _, port := range ports {
+		l, err := net.Listen("tcp", c.Address(port))
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
 // build makes the parts, each after those that it uses.
 func build(c *component.Component, o options, ebb versioned.Interface, keys func() wire.Keys, who *identity.Identity, stdout io.Writer) (*activator, error) {
 	store, log := c.Settings, c.Log
@@ -157,10 +176,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	announcements := &announce.Server{Backends: table, Keys: keys}
 	observer := &observe.Observer{Settings: store, Namespace: c.Namespace, Pod: c.Pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
-	told := &incidents.Reporter{Pod: c.Pod, Node: o.node, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
-		Failed: func(err error) {
-			log.Warn("report of cold starts, refusals and pods without an answer failed; it is sent again", "error", err)
-		}}
+	told := newIncidents(c, o, keys)
 	coldStarts.Told = told.ColdStart
 	departure := &serve.Departure{}
 	handler := &chain.Handler{
@@ -191,13 +207,9 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	}
 	requests := newServer(handler, o, log)
 	requests.TLS.GetCertificate = who.Certificate
-	listeners := make([]net.Listener, 0, 2)
-	for _, port := range []int{wire.PortHTTP1, wire.PortH2C} {
-		l, err := net.Listen("tcp", c.Address(port))
-		if err != nil {
-			return nil, fmt.Errorf("listen: %w", err)
-		}
-		listeners = append(listeners, l)
+	listeners, err := listen(c, wire.PortHTTP1, wire.PortH2C)
+	if err != nil {
+		return nil, err
 	}
 	sources := &metrics.Sources{Table: table, Budget: budget, Announce: announcements, Report: reporter, Rejected: requests.Rejected, Panics: requests.Panics,
 		Evicted: requests.Evicted, Untrusted: &who.Untrusted, Plans: known, Unknown: handler.Unknown, Relay: others}

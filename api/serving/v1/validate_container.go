@@ -208,6 +208,33 @@ func (v *containerCheck) validateProbe(p *corev1.Probe, readiness bool) (errs *a
 		ProbeHandler: p.ProbeHandler, InitialDelaySeconds: p.InitialDelaySeconds, TimeoutSeconds: p.TimeoutSeconds,
 		PeriodSeconds: p.PeriodSeconds, SuccessThreshold: p.SuccessThreshold, FailureThreshold: p.FailureThreshold,
 	}))
+	errs = errs.Also(v.validateProbeHandler(p.ProbeHandler, readiness))
+	for _, number := range []struct {
+		field string
+		value int32
+	}{
+		{"initialDelaySeconds", p.InitialDelaySeconds}, {"timeoutSeconds", p.TimeoutSeconds}, {"periodSeconds", p.PeriodSeconds},
+		{"successThreshold", p.SuccessThreshold}, {"failureThreshold", p.FailureThreshold},
+	} {
+		if number.value < 0 {
+			errs = errs.Also(apis.ErrOutOfBoundsValue(number.value, 0, math.MaxInt32, number.field))
+		}
+	}
+	if !readiness && p.SuccessThreshold > 1 {
+		errs = errs.Also(apis.ErrInvalidValue(p.SuccessThreshold, "successThreshold", "must be 1, but for a readinessProbe"))
+	}
+	if readiness && p.PeriodSeconds == 0 {
+		if p.FailureThreshold != 0 {
+			errs = errs.Also(withDetails(apis.ErrDisallowedFields("failureThreshold"), "failureThreshold is disallowed when periodSeconds is zero"))
+		}
+		if p.TimeoutSeconds != 0 {
+			errs = errs.Also(withDetails(apis.ErrDisallowedFields("timeoutSeconds"), "timeoutSeconds is disallowed when periodSeconds is zero"))
+		}
+	}
+	return errs
+}
+
+func (v *containerCheck) validateProbeHandler(p corev1.ProbeHandler, readiness bool) (errs *apis.FieldError) {
 	var given []string
 	var port intstr.IntOrString
 	if h := p.HTTPGet; h != nil {
@@ -240,28 +267,6 @@ func (v *containerCheck) validateProbe(p *corev1.Probe, readiness bool) (errs *a
 	}
 	if p.HTTPGet != nil {
 		errs = errs.Also(validateHTTPProbe(*p.HTTPGet), validateProbeHeaders(p.HTTPGet.HTTPHeaders, readiness))
-	}
-	for _, number := range []struct {
-		field string
-		value int32
-	}{
-		{"initialDelaySeconds", p.InitialDelaySeconds}, {"timeoutSeconds", p.TimeoutSeconds}, {"periodSeconds", p.PeriodSeconds},
-		{"successThreshold", p.SuccessThreshold}, {"failureThreshold", p.FailureThreshold},
-	} {
-		if number.value < 0 {
-			errs = errs.Also(apis.ErrOutOfBoundsValue(number.value, 0, math.MaxInt32, number.field))
-		}
-	}
-	if !readiness && p.SuccessThreshold > 1 {
-		errs = errs.Also(apis.ErrInvalidValue(p.SuccessThreshold, "successThreshold", "must be 1, but for a readinessProbe"))
-	}
-	if readiness && p.PeriodSeconds == 0 {
-		if p.FailureThreshold != 0 {
-			errs = errs.Also(withDetails(apis.ErrDisallowedFields("failureThreshold"), "failureThreshold is disallowed when periodSeconds is zero"))
-		}
-		if p.TimeoutSeconds != 0 {
-			errs = errs.Also(withDetails(apis.ErrDisallowedFields("timeoutSeconds"), "timeoutSeconds is disallowed when periodSeconds is zero"))
-		}
 	}
 	return errs
 }
