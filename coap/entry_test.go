@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/eventually"
 )
 
@@ -288,9 +289,7 @@ func TestAWrongKeyOrIdentityGetsNoSession(t *testing.T) {
 
 func TestAGatewayThatIsAwayIsABadGateway(t *testing.T) {
 	t.Parallel()
-	gone := httptest.NewServer(nil)
-	gone.Close()
-	c := dial(t, start(t, echo, func(o *Options) { o.Gateway = gone.Listener.Addr().String() }))
+	c := dial(t, start(t, echo, func(o *Options) { o.Gateway = reserve.Port(t).String() }))
 	if code, text, _ := call(t, c, codes.GET, "/", nil); code != codes.BadGateway {
 		t.Errorf("got %v %q", code, text)
 	}

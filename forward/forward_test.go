@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/forward/forwardtest"
+	"ebb.dev/ebb/internal/testing/reserve"
 )
 
 // policy is a Handler out of functions, and a ledger of what it was told.
@@ -280,13 +281,7 @@ func TestLocalReply(t *testing.T) {
 }
 
 func TestNoUpstreamIs502(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead := l.Addr().String()
-	l.Close()
-	addr, _ := proxyTo(t, dead, nil)
+	addr, _ := proxyTo(t, reserve.Port(t).String(), nil)
 	resp, err := http.Get("http://" + addr)
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/eventually"
 )
 
@@ -85,9 +86,7 @@ func TestAPanicEndsOneRequestOnly(t *testing.T) {
 				}
 				io.WriteString(w, r.URL.Path)
 			})
-			l := listenLocal(t)
-			nowhere := NewUpstream(l.Addr().String(), UpstreamOptions{})
-			l.Close()
+			nowhere := NewUpstream(reserve.Port(t).String(), UpstreamOptions{})
 			p := &buggy{up: NewUpstream(addr, UpstreamOptions{}), nowhere: nowhere}
 			p.admit = p.decide
 			defer p.up.Close()
@@ -335,9 +334,7 @@ func TestAPanicAtTheEndOfARequestLosesNothing(t *testing.T) {
 			account := &wallet{}
 			account.buggy.Store(test.give)
 			causes := make(chan Cause, 2)
-			l := listenLocal(t)
-			nowhere := NewUpstream(l.Addr().String(), UpstreamOptions{})
-			l.Close()
+			nowhere := NewUpstream(reserve.Port(t).String(), UpstreamOptions{})
 			defer nowhere.Close()
 			told := make(chan any, 2)
 			s := &Server{OnPanic: func(v any, _ []byte) { told <- v }, Handler: &telling{causes: causes, admit: func(r *Request) Decision {

@@ -7,12 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/eventually"
 )
 
@@ -242,9 +242,7 @@ func TestContinueIsAnsweredHereOverHTTP2(t *testing.T) {
 
 // A client that is not told to go on can send its request elsewhere.
 func TestNoContinueIsSaidWithoutAConnection(t *testing.T) {
-	gone := httptest.NewServer(nil)
-	gone.Close()
-	addr, _ := proxyTo(t, gone.Listener.Addr().String(), func(s *Server, p *policy) {
+	addr, _ := proxyTo(t, reserve.Port(t).String(), func(s *Server, p *policy) {
 		admit := p.admit
 		p.admit = func(r *Request) Decision {
 			r.Continue()
@@ -336,12 +334,7 @@ func TestTheNextUpstreamMayRefuseBeforeTheBody(t *testing.T) {
 		n, err := io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, n, " ", err)
 	})
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
-	away := NewUpstream(closed.Addr().String(), UpstreamOptions{})
+	away := NewUpstream(reserve.Port(t).String(), UpstreamOptions{})
 	p := &redirectedTries{twoTries: twoTries{second: NewUpstream(accepts, UpstreamOptions{})}, next: NewUpstream(refuses, UpstreamOptions{})}
 	for _, up := range []*Upstream{away, p.second, p.next} {
 		defer up.Close()

@@ -3,14 +3,16 @@ package main
 import (
 	"bufio"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"ebb.dev/ebb/internal/testing/reserve"
 )
 
 // build builds the shim as it is shipped.
@@ -82,7 +84,7 @@ func TestTheShim(t *testing.T) {
 	})
 
 	t.Run("answers the requests that have come when it is told to end", func(t *testing.T) {
-		port := freePort(t)
+		port := strconv.Itoa(int(reserve.Port(t).Port()))
 		command := exec.Command(binary, "--", "sh", "-c", "cat; echo $SHIM_MODE$K_SERVICE")
 		command.Env = append(os.Environ(), "SHIM_MODE=streaming", "PORT="+port, "K_SERVICE=hello")
 		stderr, err := command.StderrPipe()
@@ -128,15 +130,4 @@ func TestTheShim(t *testing.T) {
 			t.Errorf("it ended with %v: %s", err, log.Text())
 		}
 	})
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }

@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/golden"
 	"ebb.dev/ebb/test/internal/component"
 	"ebb.dev/ebb/test/internal/envoy"
@@ -148,19 +149,9 @@ func standard(t *testing.T) *proxy {
 	return p
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
 func startNginx(t *testing.T, path string) *proxy {
 	t.Helper()
-	p := &proxy{name: "nginx", plain: freeAddress(t), h2: freeAddress(t), upstream: record(t)}
+	p := &proxy{name: "nginx", plain: reserve.Port(t).String(), h2: reserve.Port(t).String(), upstream: record(t)}
 	out, err := exec.Command(path, "-v").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s -v: %v", path, err)
@@ -177,7 +168,7 @@ func startNginx(t *testing.T, path string) *proxy {
 
 func startEnvoy(t *testing.T, path string) *proxy {
 	t.Helper()
-	p := &proxy{name: "envoy", plain: freeAddress(t), upstream: record(t)}
+	p := &proxy{name: "envoy", plain: reserve.Port(t).String(), upstream: record(t)}
 	p.h2 = p.plain
 	out, err := exec.Command(path, "--version").CombinedOutput()
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
@@ -440,11 +441,8 @@ func TestAPodThatCannotTakeAnyRequestIsLeftAloneAfterTheFirst(t *testing.T) {
 func TestADeadPodIsPassedOver(t *testing.T) {
 	w := newWorld(t, hold.Bounds{})
 	r := w.revision(backends.Info{ContainerConcurrency: 1})
-	dead := httptest.NewServer(nil)
-	address := netip.MustParseAddrPort(dead.Listener.Addr().String())
-	dead.Close()
 	live := w.pod("live", func(rw http.ResponseWriter, r *http.Request) {})
-	w.pods(backends.Endpoint{Address: address, Pod: "dead", Ready: true}, live)
+	w.pods(backends.Endpoint{Address: reserve.Port(t), Pod: "dead", Ready: true}, live)
 	for range 20 {
 		if status, _, body := w.send("GET", ""); status != 200 {
 			t.Fatalf("got %d %q", status, body)

@@ -16,6 +16,7 @@ import (
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/eventually"
 )
 
@@ -99,12 +100,7 @@ func TestAPodThatRefusesTLSGetsNothingInPlainText(t *testing.T) {
 				seen.Add(1)
 				w.Write([]byte("plain"))
 			})
-			closed, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.encrypted[old.Address] = netip.MustParseAddrPort(closed.Addr().String())
-			closed.Close()
+			w.encrypted[old.Address] = reserve.Port(t) // nobody listens
 			w.pods(old)
 			type reply struct {
 				status int

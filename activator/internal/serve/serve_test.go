@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/internal/testing/reserve"
 )
 
 func TestDrainingEndsWhenNoRequestComesAnyMore(t *testing.T) {
@@ -160,12 +161,7 @@ func TestTheTLSPortOpensWithTheFirstCertificate(t *testing.T) {
 		server := httptest.NewTLSServer(nil) // for its certificate
 		certificate := server.TLS.Certificates[0]
 		server.Close()
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		address := listener.Addr().String()
-		listener.Close()
+		address := reserve.Port(t).String()
 		handler := &slow{arrived: make(chan struct{}, 1), release: make(chan struct{})}
 		close(handler.release)
 		first := make(chan struct{})

@@ -13,17 +13,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
 func start(t *testing.T, tokens string) (url string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := reserve.Port(t).String()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	w := &Witness{Node: "c", Address: address, Tokens: tokens, Log: slog.New(slog.DiscardHandler)}

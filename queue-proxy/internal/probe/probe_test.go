@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/wire"
 )
 
@@ -56,12 +57,7 @@ func TestEveryKindOfProbe(t *testing.T) {
 	healthpb.RegisterHealthServer(server, status)
 	go server.Serve(l)
 	defer server.Stop()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := closed.Addr().(*net.TCPAddr).Port
-	closed.Close()
+	nobody := int(reserve.Port(t).Port())
 	for name, test := range map[string]struct {
 		spec  string
 		port  int
@@ -270,19 +266,16 @@ func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
 		})
 	}
 	t.Run("nobody yet", func(t *testing.T) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-		s := spec(t, `{"httpGet":{}}`, port(l))
+		there := reserve.Port(t)
+		s := spec(t, `{"httpGet":{}}`, int(there.Port()))
 		s.detect = new(detection)
 		if s.Once(t.Context(), 30*time.Second) == nil {
 			t.Error("nobody was taken for ready")
 		}
 		server := &http.Server{Handler: handler}
-		if l, err = net.Listen("tcp", l.Addr().String()); err != nil {
-			t.Skip(err) // somebody else took the port
+		l, err := net.Listen("tcp", there.String())
+		if err != nil {
+			t.Fatal(err)
 		}
 		go server.Serve(l)
 		defer server.Close()

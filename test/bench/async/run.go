@@ -19,6 +19,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/internal/testing/process"
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/result"
 	"ebb.dev/ebb/test/internal/shipped"
@@ -71,12 +72,12 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	gateway, procs := called.address, []*proc{}
 	if b.kill {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		address, release, err := reserve.Take()
 		if err != nil {
 			return err
 		}
-		gateway = l.Addr().String()
-		l.Close()
+		defer release()
+		gateway = address.String()
 		self, err := os.Executable()
 		if err != nil {
 			return err

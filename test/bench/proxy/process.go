@@ -3,15 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
-	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
 
 	"ebb.dev/ebb/internal/testing/process"
+	"ebb.dev/ebb/internal/testing/reserve"
 )
 
 // launch starts a process and waits until it, and no other process, listens on all the addresses.
@@ -53,45 +50,11 @@ func stopAll(targets []*target) {
 	}
 }
 
-// ports allocates ports on loopback.
-var ports struct {
-	sync.Mutex
-	low, size, next, given int
-}
-
-// freePort returns a port that is free and was not returned before. It is outside the range from
-// which the system chooses ephemeral ports, because another process could be given such a port
-// before it is used here. It returns 0 when there is none.
+// freePort returns a port that nobody else is given until this program ends, 0 if there is none.
 func freePort() int {
-	p := &ports
-	p.Lock()
-	defer p.Unlock()
-	if p.size == 0 {
-		data, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-		p.low, p.size = outside(string(data))
-		p.next = rand.IntN(p.size) // two of these programs rarely choose the same port
+	address, _, err := reserve.Take()
+	if err != nil {
+		return 0
 	}
-	for ; p.given < p.size; p.given++ {
-		port := p.low + p.next
-		p.next = (p.next + 1) % p.size
-		if l, err := net.Listen("tcp", fmt.Sprintf(":%d", port)); err == nil {
-			l.Close()
-			p.given++
-			return port
-		}
-	}
-	return 0
-}
-
-// outside returns the larger range of ports outside the system's ephemeral range ("32768 60999"),
-// above the well-known ports and not in the range of NodePorts (from 30000).
-func outside(chosen string) (low, size int) {
-	const first, nodes, last = 10000, 30000, 65535
-	from, to := 32768, 60999
-	fmt.Sscan(chosen, &from, &to)
-	below, above := min(from, nodes)-first, last-to
-	if below >= above {
-		return first, max(below, 1)
-	}
-	return to + 1, above
+	return int(address.Port())
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/internal/testing/process"
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -68,22 +68,16 @@ func startAll(ctx context.Context, shim, words string) ([]*target, error) {
 }
 
 func start(ctx context.Context, name, path string, args []string, env ...string) (*target, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	address := l.Addr().String()
-	l.Close()
-	_, port, err := net.SplitHostPort(address)
+	address, _, err := reserve.Take() // until this program ends
 	if err != nil {
 		return nil, err
 	}
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
-	p, err := process.Start(exec.Command(path, args...), append(env, "PORT="+port)...)
+	p, err := process.Start(exec.Command(path, args...), append(env, fmt.Sprintf("PORT=%d", address.Port()))...)
 	if err != nil {
 		return nil, err
 	}
-	t := &target{name: name, process: p, call: func(ctx context.Context) error { return post(ctx, client, "http://"+address) }}
+	t := &target{name: name, process: p, call: func(ctx context.Context) error { return post(ctx, client, "http://"+address.String()) }}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		err := t.call(ctx)
 		if err == nil {

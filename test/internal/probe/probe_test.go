@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/internal/testing/reserve"
 )
 
 // flaky is a server that answers every third request with 503.
@@ -53,9 +55,7 @@ func TestProberCountsEveryAnswerThatIsNo2xx(t *testing.T) {
 }
 
 func TestNoAnswerIsAFailure(t *testing.T) {
-	server := httptest.NewServer(http.NotFoundHandler())
-	server.Close()
-	reply := Get(context.Background(), &http.Client{}, server.URL)
+	reply := Get(context.Background(), &http.Client{}, "http://"+reserve.Port(t).String())
 	if reply.OK() || reply.Err == nil || reply.Status != 0 {
 		t.Errorf("got %v from a server that does not exist", reply)
 	}
