@@ -18,41 +18,13 @@ import (
 // which stand nowhere else. The controller begins with NewSidecar and writes Env into the pods of a
 // revision, and queue-proxy calls ReadSidecar.
 type Sidecar struct {
-	Namespace, Service, Configuration, Revision string
-
-	Pod, PodUID string
-	PodIP       netip.Addr   // invalid if it is not known: then nothing is announced
-	NodeIPs     []netip.Addr // the node agent calls from there
-
-	Port, TLSPort, UserPort int // 0 is any free port
-	// The other ports differ in tests alone.
-	DrainPort, StatPort, MetricsPort, ProfilingPort, StandbyPort int
-
+	Place
+	Ports
 	Limits
-	Probes         []Probe // all must pass; without any the user container's port must accept
-	StartupProbes  []Probe // must have passed once before Probes are asked
-	LivenessProbes map[string]Probe
-	DetectHTTP2    bool // for HTTP probes
-
-	Told    []ToldMetric
-	Records string // RecordsNone, RecordsAsynchronous or RecordsAll
-	// Standby is the deepest level at which the pod may sleep, nil for never.
-	Standby *standby.Level
-	// SleepHook and WakeHook are called before the pod sleeps and after it woke, nil for none.
-	SleepHook, WakeHook *standby.Hook
-	// BusyFor bounds for how long a response may say in HeaderBusy that the program is busy; 0 lets
-	// none say it.
-	BusyFor time.Duration
-	// WarmUp is how long the times of requests do not count for a judge of rollouts, from the first
-	// that the container gets: its caches are cold, those of another revision's older pods are not.
-	WarmUp time.Duration
-
-	Activators string // host:port, "" for no announcements
-	Autoscaler string // host:port, "" for no reports
-	// The pod's token is made of Key, that of its namespace, or is Token, or is made of the key in
-	// KeyFile, whichever is set first.
-	Key, Token, KeyFile string
-	DrainToken          string // of the preStop hook
+	Health
+	Sleep
+	Reports
+	Secrets
 
 	LogLevel      string
 	LogConfig     string // of zap; read by KServe's agent, into which KServe copies the environment
@@ -61,6 +33,60 @@ type Sidecar struct {
 	RootCA        string // PEM of further authorities for what queue-proxy connects to
 	CertDir       string // of tls.crt and tls.key
 	DrainQuiet    time.Duration
+}
+
+// Place is whose sidecar it is, and where it runs.
+type Place struct {
+	Namespace, Service, Configuration, Revision string
+
+	Pod, PodUID string
+	PodIP       netip.Addr   // invalid if it is not known: then nothing is announced
+	NodeIPs     []netip.Addr // the node agent calls from there
+}
+
+// Ports are where queue-proxy and the user container listen.
+type Ports struct {
+	Port, TLSPort, UserPort int // 0 is any free port
+	// The other ports differ in tests alone.
+	DrainPort, StatPort, MetricsPort, ProfilingPort, StandbyPort int
+}
+
+// Health is how queue-proxy finds out whether the containers serve.
+type Health struct {
+	Probes         []Probe // all must pass; without any the user container's port must accept
+	StartupProbes  []Probe // must have passed once before Probes are asked
+	LivenessProbes map[string]Probe
+	DetectHTTP2    bool // for HTTP probes
+}
+
+// Sleep is how the pod may sleep, and when it must not.
+type Sleep struct {
+	// Standby is the deepest level at which the pod may sleep, nil for never.
+	Standby *standby.Level
+	// SleepHook and WakeHook are called before the pod sleeps and after it woke, nil for none.
+	SleepHook, WakeHook *standby.Hook
+	// BusyFor bounds for how long a response may say in HeaderBusy that the program is busy; 0 lets
+	// none say it.
+	BusyFor time.Duration
+}
+
+// Reports are what queue-proxy tells of the pod, and to whom.
+type Reports struct {
+	Activators string // host:port, "" for no announcements
+	Autoscaler string // host:port, "" for no reports
+	Told       []ToldMetric
+	Records    string // RecordsNone, RecordsAsynchronous or RecordsAll
+	// WarmUp is how long the times of requests do not count for a judge of rollouts, from the first
+	// that the container gets: its caches are cold, those of another revision's older pods are not.
+	WarmUp time.Duration
+}
+
+// Secrets are what queue-proxy shows, or is shown.
+type Secrets struct {
+	// The pod's token is made of Key, that of its namespace, or is Token, or is made of the key in
+	// KeyFile, whichever is set first.
+	Key, Token, KeyFile string
+	DrainToken          string // of the preStop hook
 }
 
 // Limits are what both proxies hold the requests of a revision to.
@@ -126,9 +152,10 @@ const DefaultWarmUp = 10 * time.Second
 // NewSidecar returns what a queue-proxy is told that has no environment.
 func NewSidecar() *Sidecar {
 	return &Sidecar{
-		Port: PortHTTP1, TLSPort: PortTLS, UserPort: 8080,
-		DrainPort: PortDrain, StatPort: PortMetrics, MetricsPort: PortUserMetrics, ProfilingPort: PortProfiling, StandbyPort: standby.Port,
-		Records: RecordsAsynchronous, WarmUp: DefaultWarmUp, CertDir: "/var/lib/knative/certs", DrainQuiet: 5 * time.Second,
+		Ports: Ports{Port: PortHTTP1, TLSPort: PortTLS, UserPort: 8080,
+			DrainPort: PortDrain, StatPort: PortMetrics, MetricsPort: PortUserMetrics, ProfilingPort: PortProfiling, StandbyPort: standby.Port},
+		Reports: Reports{Records: RecordsAsynchronous, WarmUp: DefaultWarmUp},
+		CertDir: "/var/lib/knative/certs", DrainQuiet: 5 * time.Second,
 	}
 }
 

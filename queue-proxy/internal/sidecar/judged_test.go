@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
@@ -236,14 +237,7 @@ func TestASenderIsTheAddressThatTheGatewayWrote(t *testing.T) {
 // A program that accepts no connection fails, unless the pod ends. An activator is told that the
 // request did not reach it, and asks again: what becomes of the request counts, and no attempt.
 func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
-	r := startRig(t, hello, func(c *wire.Sidecar) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.UserPort = l.Addr().(*net.TCPAddr).Port
-		l.Close()
-	})
+	r := startRig(t, hello, func(c *wire.Sidecar) { c.UserPort = int(reserve.Port(t).Port()) })
 	activator := []string{wire.HeaderProxyRequest, wire.ProxyActivator}
 	ask := func(want int, refused string, fields ...string) {
 		t.Helper()

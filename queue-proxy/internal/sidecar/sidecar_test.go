@@ -22,6 +22,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
@@ -44,11 +45,12 @@ func startRig(t *testing.T, user http.HandlerFunc, change func(*wire.Sidecar), b
 	backend := httptest.NewServer(user)
 	t.Cleanup(backend.Close)
 	cfg := &wire.Sidecar{
-		Namespace: "ns", Revision: "rev-00001", Pod: "pod", PodIP: netip.MustParseAddr("127.0.0.1"), Token: "a-token", DrainToken: "drain-token",
-		UserPort:   backend.Listener.Addr().(*net.TCPAddr).Port,
+		Place:      wire.Place{Namespace: "ns", Revision: "rev-00001", Pod: "pod", PodIP: netip.MustParseAddr("127.0.0.1")},
+		Ports:      wire.Ports{UserPort: backend.Listener.Addr().(*net.TCPAddr).Port},
+		Secrets:    wire.Secrets{Token: "a-token", DrainToken: "drain-token"},
 		Limits:     wire.Limits{Timeout: 30 * time.Second},
 		DrainQuiet: 10 * time.Millisecond,
-		WarmUp:     wire.DefaultWarmUp,
+		Reports:    wire.Reports{WarmUp: wire.DefaultWarmUp},
 		CertDir:    t.TempDir(),
 	}
 	if change != nil {
@@ -129,15 +131,10 @@ func TestProbesAreAnsweredByTheirTable(t *testing.T) {
 
 // KServe's agent listens before the container that the probe asks, and later.
 func TestThePodIsReadyWhenTheAgentBeforeTheContainerListens(t *testing.T) {
-	agent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	there := agent.Addr().String()
-	agent.Close()
+	there := reserve.Port(t)
 	r := startRig(t, hello, func(cfg *wire.Sidecar) {
 		cfg.Probes = []wire.Probe{{TCPSocket: &wire.ProbeSocket{Port: wire.ProbePort(cfg.UserPort)}, SuccessThreshold: 1}}
-		cfg.UserPort = portOf(t, there)
+		cfg.UserPort = int(there.Port())
 	})
 	ready := func(wait time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -147,8 +144,9 @@ func TestThePodIsReadyWhenTheAgentBeforeTheContainerListens(t *testing.T) {
 	if ready(200*time.Millisecond) == nil {
 		t.Error("it is ready, and nobody listens where requests go")
 	}
-	if agent, err = net.Listen("tcp", there); err != nil {
-		t.Skip(err) // another program has the port
+	agent, err := net.Listen("tcp", there.String())
+	if err != nil {
+		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(hello)}
 	go server.Serve(agent)
@@ -622,15 +620,14 @@ func TestTheTokenIsGivenOrMadeOfTheKey(t *testing.T) {
 	if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for want, told := range map[string][]wire.Sidecar{
+	for want, told := range map[string][]wire.Secrets{
 		"given": {{Token: "given"}, {Token: "given", KeyFile: file}},
 		wire.Token([]byte("a key"), "ns", "rev-00001"): {{Key: key}, {Key: key + "\n", Token: "given"}, {KeyFile: file}, {Key: "\n", KeyFile: file}},
 		"": {{}, {KeyFile: "/nowhere"}},
 	} {
-		for _, cfg := range told {
-			cfg.Revision = "rev-00001"
-			if got := tokenOf(&cfg)(); got != want {
-				t.Errorf("%+v: token %q, want %q", cfg, got, want)
+		for _, secrets := range told {
+			if got := tokenOf(&wire.Sidecar{Place: wire.Place{Revision: "rev-00001"}, Secrets: secrets})(); got != want {
+				t.Errorf("%+v: token %q, want %q", secrets, got, want)
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func TestACertificateThatAppearsLaterIsServed(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(hello))
 	defer backend.Close()
 	cfg := &wire.Sidecar{
-		Namespace: "ns", Revision: "rev-00001", Pod: "pod", UserPort: port(backend.Listener),
+		Place: wire.Place{Namespace: "ns", Revision: "rev-00001", Pod: "pod"}, Ports: wire.Ports{UserPort: port(backend.Listener)},
 		Limits: wire.Limits{Timeout: 30 * time.Second}, DrainQuiet: 10 * time.Millisecond, CertDir: t.TempDir(),
 	}
 	said := make(addresses, 10)

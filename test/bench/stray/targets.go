@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/internal/testing/process"
+	"ebb.dev/ebb/internal/testing/reserve"
 	"ebb.dev/ebb/test/internal/envoy"
 	"ebb.dev/ebb/wire"
 )
@@ -64,27 +64,24 @@ func startQueueProxy(ctx context.Context, path, program string) (*target, error)
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
-	serving, err := netip.ParseAddrPort(address)
+	serving, _, err := reserve.Take() // until this program ends
 	if err != nil {
 		return nil, err
 	}
 	told := wire.Sidecar{
-		Namespace: "bench", Service: "bench", Configuration: "bench", Revision: "bench-00001", Pod: "bench",
-		PodIP: user.Addr(), Port: int(serving.Port()), UserPort: int(user.Port()),
-		Limits: wire.Limits{Timeout: 300 * time.Second}, Token: "bench",
+		Place:  wire.Place{Namespace: "bench", Service: "bench", Configuration: "bench", Revision: "bench-00001", Pod: "bench", PodIP: user.Addr()},
+		Ports:  wire.Ports{Port: int(serving.Port()), UserPort: int(user.Port())},
+		Limits: wire.Limits{Timeout: 300 * time.Second}, Secrets: wire.Secrets{Token: "bench"},
 	}
-	return launch(ctx, "queue_proxy", address, path, nil, told.Env()...)
+	return launch(ctx, "queue_proxy", serving.String(), path, nil, told.Env()...)
 }
 
 func startEnvoy(ctx context.Context, dir, path, program string) (*target, error) {
-	address, err := freeAddress()
+	reserved, _, err := reserve.Take() // until this program ends
 	if err != nil {
 		return nil, err
 	}
+	address := reserved.String()
 	arguments, err := envoy.Arguments(dir, envoy.Proxy{Listen: address, Upstream: program})
 	if err != nil {
 		return nil, err
@@ -107,15 +104,6 @@ func startReverseProxy(program string) *target {
 		proxy.Close()
 		transport.CloseIdleConnections()
 	}}
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // launch starts a process and waits until it listens.

@@ -231,8 +231,8 @@ func (s *system) startQueueProxy(ctx context.Context, dir, pod string) (string, 
 		return "", err
 	}
 	told := wire.Sidecar{
-		Namespace: steadyNamespace, Revision: steadyRevision, Pod: "steady", PodIP: user.Addr(), UserPort: int(user.Port()),
-		Limits: wire.Limits{Timeout: 300 * time.Second}, CertDir: "/nowhere",
+		Place: wire.Place{Namespace: steadyNamespace, Revision: steadyRevision, Pod: "steady", PodIP: user.Addr()},
+		Ports: wire.Ports{UserPort: int(user.Port())}, Limits: wire.Limits{Timeout: 300 * time.Second}, CertDir: "/nowhere",
 	}
 	p, err := launch([]string{filepath.Join(dir, "queue-proxy")}, nil, told.Env()...)
 	if err != nil {

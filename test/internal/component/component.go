@@ -91,9 +91,10 @@ func StartQueueProxy(t *testing.T, dir, revision, pod string, limit int, contain
 		t.Fatal(err)
 	}
 	told := wire.Sidecar{
-		Namespace: loopback.Namespace, Revision: revision, Pod: pod, PodIP: netip.MustParseAddr("127.0.0.1"),
-		UserPort: int(user.Port()), Limits: wire.Limits{Concurrency: limit, Timeout: 300 * time.Second},
-		Activators: activators, CertDir: "/nowhere", DrainQuiet: 5 * time.Second, Token: wire.Token(loopback.TokenKey, loopback.Namespace, revision),
+		Place: wire.Place{Namespace: loopback.Namespace, Revision: revision, Pod: pod, PodIP: netip.MustParseAddr("127.0.0.1")},
+		Ports: wire.Ports{UserPort: int(user.Port())}, Limits: wire.Limits{Concurrency: limit, Timeout: 300 * time.Second},
+		Reports: wire.Reports{Activators: activators}, CertDir: "/nowhere", DrainQuiet: 5 * time.Second,
+		Secrets: wire.Secrets{Token: wire.Token(loopback.TokenKey, loopback.Namespace, revision)},
 	}
 	p = start(t, pod, dir+"/queue-proxy", told.Env()...)
 	_, port, err := net.SplitHostPort(p.await(t, "queue-proxy serves", "address"))
