@@ -28,11 +28,6 @@ func (*Configuration) GetConditionSet() apis.ConditionSet { return configuration
 // GetStatus returns the part of the status that all kinds share.
 func (c *Configuration) GetStatus() *duckv1.Status { return &c.Status.Status }
 
-// IsReady tells whether the current generation was reconciled and is Ready.
-func (c *Configuration) IsReady() bool {
-	return c.Status.ObservedGeneration == c.Generation && c.Status.GetCondition(ConfigurationConditionReady).IsTrue()
-}
-
 // IsFailed tells whether the current generation was reconciled and is not Ready for good.
 func (c *Configuration) IsFailed() bool {
 	return c.Status.ObservedGeneration == c.Generation && c.Status.GetCondition(ConfigurationConditionReady).IsFalse()

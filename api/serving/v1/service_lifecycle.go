@@ -36,16 +36,6 @@ func (*Service) GetConditionSet() apis.ConditionSet { return serviceConditions()
 // GetStatus returns the part of the status that all kinds share.
 func (s *Service) GetStatus() *duckv1.Status { return &s.Status.Status }
 
-// IsReady tells whether the current generation was reconciled and is Ready.
-func (s *Service) IsReady() bool {
-	return s.Status.ObservedGeneration == s.Generation && s.Status.GetCondition(ServiceConditionReady).IsTrue()
-}
-
-// IsFailed tells whether the current generation was reconciled and is not Ready for good.
-func (s *Service) IsFailed() bool {
-	return s.Status.ObservedGeneration == s.Generation && s.Status.GetCondition(ServiceConditionReady).IsFalse()
-}
-
 // InitializeConditions makes every condition that is not set Unknown.
 func (ss *ServiceStatus) InitializeConditions() {
 	serviceConditions().Manage(ss).InitializeConditions()

@@ -42,11 +42,6 @@ func (*DomainMapping) GetConditionSet() apis.ConditionSet { return domainMapping
 // GetStatus returns the part of the status that all kinds share.
 func (dm *DomainMapping) GetStatus() *duckv1.Status { return &dm.Status.Status }
 
-// IsReady tells whether the current generation was reconciled and is Ready.
-func (dm *DomainMapping) IsReady() bool {
-	return dm.Status.ObservedGeneration == dm.Generation && dm.Status.GetCondition(DomainMappingConditionReady).IsTrue()
-}
-
 // InitializeConditions makes every condition that is not set Unknown.
 func (s *DomainMappingStatus) InitializeConditions() {
 	domainMappingConditions().Manage(s).InitializeConditions()
