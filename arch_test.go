@@ -80,7 +80,7 @@ var layers = []layer{
 	{folder: "test/reference", own: []string{"api", "settings"}, why: "it writes pages"},
 	{folder: "test/bench/scale", own: []string{"ingress/plan", "settings", "test"}, why: "its copies have the hash that the plan of a service has"},
 	{folder: "test", own: []string{"api", "wire", "internal", "samples/grpc/greeting"}, why: "a test that links a component tests something else than what runs"},
-	{folder: "monitoring", only: append(std, "sigs.k8s.io/yaml"), tests: []string{"internal/promtool"}, why: "it writes files"},
+	{folder: "monitoring", only: append(std, "sigs.k8s.io/yaml"), why: "it writes files"},
 	{folder: "samples", only: append(std, "google.golang.org/grpc", "google.golang.org/protobuf", "github.com/gorilla/websocket", "github.com/lib/pq"), why: "a sample is what a user would write"},
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"ebb.dev/ebb/internal/promtool"
+	"ebb.dev/ebb/internal/testing/promtool"
 )
 
 const folder = "../config/monitoring"

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/internal/promtool"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/testing/promtool"
 	"ebb.dev/ebb/standby"
 )
 

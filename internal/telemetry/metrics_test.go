@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/internal/promtool"
+	"ebb.dev/ebb/internal/testing/promtool"
 )
 
 func TestLeasesAndCertificatesAreShown(t *testing.T) {

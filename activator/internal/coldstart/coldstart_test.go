@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"ebb.dev/ebb/activator/internal/backends"
-	"ebb.dev/ebb/internal/promtool"
+	"ebb.dev/ebb/internal/testing/promtool"
 	"ebb.dev/ebb/wire"
 )
 

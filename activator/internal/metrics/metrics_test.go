@@ -17,8 +17,8 @@ import (
 	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/forward"
-	"ebb.dev/ebb/internal/promtool"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/testing/promtool"
 )
 
 // Dashboards hang on these names: a change here breaks somebody's.

@@ -14,8 +14,8 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
-	"ebb.dev/ebb/internal/promtool"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/testing/promtool"
 	"ebb.dev/ebb/wire"
 )
 

@@ -3,8 +3,8 @@ package reconcile
 import (
 	"testing"
 
-	"ebb.dev/ebb/internal/promtool"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/testing/promtool"
 )
 
 func TestPromtoolTakesTheMetrics(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
-	"ebb.dev/ebb/internal/promtool"
+	"ebb.dev/ebb/internal/testing/promtool"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 	"ebb.dev/ebb/standby"
 )

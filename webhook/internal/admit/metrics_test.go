@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/internal/promtool"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/testing/promtool"
 )
 
 func TestPromtoolTakesTheMetrics(t *testing.T) {
