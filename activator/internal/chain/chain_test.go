@@ -435,7 +435,7 @@ func TestAPodThatCannotTakeAnyRequestIsLeftAloneAfterTheFirst(t *testing.T) {
 	if n := int(met.Load()); n != refused || n > requests/4 {
 		t.Errorf("%d of %d requests met the pod, %d were refused", n, requests, refused)
 	}
-	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue().Load(); return flying == 0 })
 }
 
 func TestADeadPodIsPassedOver(t *testing.T) {

@@ -195,10 +195,10 @@ func TestWhatAMappingMayReferTo(t *testing.T) {
 		{"a Service of Kubernetes", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *play) {
 			s.put(plain, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
 		}, "True"},
-		{"the Service of a revision without endpoints", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) {
+		{"the Service of a revision without endpoints", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *play) {
 			s.ofRevision(0)
 		}, "False ResolveFailed"},
-		{"the Service of a revision", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) { s.ofRevision(1) }, "True"},
+		{"the Service of a revision", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *play) { s.ofRevision(1) }, "True"},
 		{"a kind with an address", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
 			func(s *play) { s.store.Put(things, thing("http://hello.ns.svc.cluster.local")) }, "True"},
 		{"an address with a path", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
@@ -222,7 +222,7 @@ func TestWhatAMappingMayReferTo(t *testing.T) {
 }
 
 // ofRevision makes the public Service of a revision, with so many endpoints.
-func (s *stage) ofRevision(endpoints int) {
+func (s *play) ofRevision(endpoints int) {
 	s.put(schema.GroupResource{Resource: "services"}, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns",
 		Labels: map[string]string{names.ServiceTypeLabel: names.ServiceTypePublic}}})
 	s.put(schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}, "discovery.k8s.io/v1", "EndpointSlice", &discoveryv1.EndpointSlice{
