@@ -86,8 +86,9 @@ func (w *world) led(method, body string, header ...string) (status int, answer s
 // counted is how many requests an activator has counted, and how many it has relayed.
 func (w *world) counted() (requests, relayed int64) {
 	if r := w.table.Get(key); r != nil {
-		for i := range r.Load().Requests {
-			requests += r.Load().Requests[i].Load()
+		load := r.Load()
+		for i := range load.Requests {
+			requests += load.Requests[i].Load()
 		}
 	}
 	return requests, w.handler.Relay.Relayed.Load()
