@@ -49,7 +49,7 @@ func Trim(object any) (any, error) {
 	case *appsv1.Deployment:
 		trimDeployment(o)
 	case *servingv1.Service: // a user's: only its status is written
-		if _, there := o.Annotations[names.LastAppliedAnnotation]; there {
+		if o.Annotations[names.LastAppliedAnnotation] != "" { // one that is shared has none, and is not written
 			delete(o.Annotations, names.LastAppliedAnnotation)
 		}
 	case *autoscalingv1alpha1.PodAutoscaler: // of the other class, the status is written
