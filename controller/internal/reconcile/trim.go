@@ -62,11 +62,15 @@ func Trim(object any) (any, error) {
 			o.Annotations, o.GenerateName, o.OwnerReferences = nil, "", nil
 		}
 	}
-	if _, ok := object.(*unstructured.Unstructured); !ok {
+	switch o := object.(type) {
+	case *unstructured.Unstructured:
+	case *corev1.Service:
+		shared := ports.same(o.Spec.Ports)
+		o.Spec.Ports = nil // interned writes to what it gets, and others read these
+		interned.Object(o)
+		o.Spec.Ports = shared
+	default:
 		interned.Object(object)
-	}
-	if service, ok := object.(*corev1.Service); ok {
-		service.Spec.Ports = ports.same(service.Spec.Ports)
 	}
 	return object, nil
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,6 +65,19 @@ func TestServicesShareTheirPorts(t *testing.T) {
 	if first, second := of(80), of(80); &first[0] != &second[0] {
 		t.Error("there are two equal lists")
 	}
+	// A reflector trims what a list has twice.
+	shared := of(80)
+	var reads sync.WaitGroup
+	reads.Go(func() {
+		if shared[0].Name != "http" {
+			t.Error(shared[0])
+		}
+	})
+	again := &corev1.Service{Spec: corev1.ServiceSpec{Ports: shared}}
+	if _, err := Trim(again); err != nil || &again.Spec.Ports[0] != &shared[0] {
+		t.Errorf("what is shared became %v, %v", again.Spec.Ports, err)
+	}
+	reads.Wait()
 	for port := range int32(100) { // more than are remembered
 		of(1000 + port)
 		of(80)
