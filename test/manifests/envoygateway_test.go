@@ -35,12 +35,13 @@ type envoyObject struct {
 	}
 }
 
-// A name with a final dot is the same name, and HTTP/1.0 is spoken by ab and by health checks. Both
-// are settings of the gateways; the end-to-end tests ask.
+// A name with a final dot is the same name, HTTP/1.0 is spoken by ab and by health checks, and
+// nobody on a dead node answers. All are settings of the gateways; the end-to-end tests ask for the
+// first two, bench-nodes for the last.
 func TestGatewaysTakeEachSpellingOfAHostAndOldClients(t *testing.T) {
 	for file, settings := range map[string][]string{
-		"envoy-gateway/policies.yaml": {"stripTrailingHostDot: true", "http10: {}"},
-		"istio/envoyfilter.yaml":      {"strip_trailing_host_dot: true", "accept_http_10: true"},
+		"envoy-gateway/policies.yaml": {"stripTrailingHostDot: true", "http10: {}", "connectTimeout: 2s"},
+		"istio/envoyfilter.yaml":      {"strip_trailing_host_dot: true", "accept_http_10: true", "connect_timeout: 2s"},
 	} {
 		text, err := os.ReadFile(filepath.Join(root, "config", file))
 		if err != nil {
