@@ -25,11 +25,20 @@ type clocks struct {
 	tick, scrape, step time.Time
 	// decided is the last decision, zero while the revision sleeps.
 	decided time.Time
+	// slot is how far apart the moments are at which scrapes and ticks are due, 0 for any moment.
+	slot time.Duration
 }
 
 // StartScrapesAt sets the time of the first scrape, so that revisions adopted together are not
 // scraped together.
 func (r *Revision) StartScrapesAt(at time.Time) { r.clocks.scrape = at }
+
+// Share has scrapes and ticks due at multiples of slot from the next ones on, 0 for any moment.
+// Revisions that are due at one moment cost little more than one of them.
+func (r *Revision) Share(slot time.Duration) { r.clocks.slot = slot }
+
+// Awake reports whether the pods are scraped.
+func (r *Revision) Awake() bool { return !r.clocks.scrape.IsZero() }
 
 // Due is when Ring should be called next.
 func (r *Revision) Due() time.Time {
@@ -54,7 +63,7 @@ func (r *Revision) DueWith(now, soon time.Time) bool {
 // whether to decide.
 func (r *Revision) Ring(now, soon time.Time) (scrape, decide bool) {
 	if at := r.clocks.scrape; !at.IsZero() && !at.After(soon) {
-		r.clocks.scrape = later(at, now).Add(ScrapePeriod)
+		r.clocks.scrape = shared(later(at, now).Add(ScrapePeriod), r.clocks.slot)
 		if !r.scraping && r.config.Scraped && r.counts.Ready+r.counts.Lapsed > 0 {
 			r.scraping, r.scrapeDue, scrape = true, at, true
 		}
@@ -62,6 +71,9 @@ func (r *Revision) Ring(now, soon time.Time) (scrape, decide bool) {
 	tick := !r.clocks.tick.After(soon)
 	if tick {
 		r.clocks.tick = now.Add(TickPeriod)
+		if at := r.clocks.scrape; r.clocks.slot > 0 && !at.IsZero() { // together with a scrape
+			r.clocks.tick = at.Add(r.clocks.tick.Sub(at).Round(ScrapePeriod))
+		}
 	}
 	return scrape, tick || !r.clocks.step.IsZero() && !r.clocks.step.After(now)
 }
@@ -70,10 +82,10 @@ func (r *Revision) Ring(now, soon time.Time) (scrape, decide bool) {
 func (r *Revision) Rest(now time.Time) {
 	if r.asleep(now) {
 		r.forgetReporters(now) // each wake-up brings pods with new names
-		r.clocks = clocks{tick: now.Add(sleepPeriod), step: r.clocks.step}
+		r.clocks = clocks{tick: now.Add(sleepPeriod), step: r.clocks.step, slot: r.clocks.slot}
 		return
 	}
-	if r.clocks.tick.Sub(now) > TickPeriod {
+	if r.clocks.tick.Sub(now) > TickPeriod+ScrapePeriod { // of one that was asleep
 		r.clocks.tick = now.Add(TickPeriod)
 	}
 	if r.clocks.scrape.IsZero() {
@@ -96,6 +108,11 @@ func (r *Revision) noticePause(now time.Time) {
 		r.series.StoodStill(last, now)
 	}
 	r.clocks.decided = now
+}
+
+// shared is the multiple of slot next to a moment.
+func shared(at time.Time, slot time.Duration) time.Time {
+	return at.Add(at.Round(slot).Sub(at)) // Round alone would lose the monotonic clock
 }
 
 func later(a, b time.Time) time.Time {

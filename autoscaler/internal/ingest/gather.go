@@ -76,7 +76,9 @@ func (s *Scraper) gather() {
 			}
 		}
 		clear(fresh)
-		time.Sleep(pause)
+		if len(asked) > 0 {
+			time.Sleep(pause)
+		}
 	}
 }
 

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/autoscaler/zero"
 )
 
 // Revisions that are due within a few milliseconds are served together, each once, and those after
@@ -67,3 +69,56 @@ func TestWhatIsDueTogetherIsServedTogether(t *testing.T) {
 type scraperFunc func(Key, func(revision.Scrape))
 
 func (f scraperFunc) Scrape(k Key, _ time.Duration, done func(revision.Scrape)) { f(k, done) }
+
+// A few revisions share moments, so that each second wakes the shard a few times, and many do not
+// fall due at once. Each is scraped once a second in either case.
+func TestRevisionsShareTheMomentsAtWhichTheyAreDue(t *testing.T) {
+	for _, c := range []struct{ revisions, moments, atOnce int }{{1, 1, 1}, {16, 4, 16}, {2000, 250, 100}} {
+		t.Run(fmt.Sprint(c.revisions), func(t *testing.T) {
+			now := time.Unix(1_000_000, 0)
+			w := &world{specs: map[Key]*Spec{}, counts: map[Key]revision.Counts{}}
+			var answers []func(revision.Scrape)
+			scraper := scraperFunc(func(_ Key, done func(revision.Scrape)) { answers = append(answers, done) })
+			e := New(Options{Shards: 1, Source: w, Pods: w, Actor: w, Scraper: scraper, Clock: func() time.Time { return now }})
+			shard := e.shards[0]
+			s := spec()
+			s.Found = &revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			for i := range c.revisions {
+				key := Key{Namespace: "default", Name: fmt.Sprint("r", i)}
+				w.specs[key], w.counts[key] = s, revision.Counts{Ready: 1}
+				e.Changed(key)
+			}
+			shard.changed()
+			if shard.awake != c.revisions {
+				t.Fatalf("%d of %d revisions are awake", shard.awake, c.revisions)
+			}
+			const seconds = 10
+			var rings, scrapes, most int
+			for began := now; now.Before(began.Add(2 * seconds * time.Second)); {
+				shard.ring()
+				if now.After(began.Add(seconds * time.Second)) { // by then they share
+					rings, scrapes, most = rings+1, scrapes+len(answers), max(most, len(answers))
+				}
+				for _, done := range answers {
+					done(revision.Scrape{Report: decide.Report{Concurrency: 1}})
+					shard.handle(<-shard.inbox)
+				}
+				answers = nil
+				now = shard.clock[0].m.Due()
+			}
+			if rings > (c.moments+1)*seconds || most > c.atOnce {
+				t.Errorf("%d moments in %d s, at most %d scrapes at one", rings, seconds, most)
+			}
+			if want := c.revisions * seconds; scrapes < want*9/10 || scrapes > want*11/10 {
+				t.Errorf("%d scrapes, want about %d", scrapes, want)
+			}
+			for key := range w.specs {
+				w.specs[key] = nil
+				e.Changed(key)
+			}
+			if shard.changed(); shard.awake != 0 {
+				t.Errorf("%d revisions are awake after all are gone", shard.awake)
+			}
+		})
+	}
+}

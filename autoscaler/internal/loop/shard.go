@@ -49,6 +49,7 @@ type member struct {
 	*revision.Revision
 	// heapIndex is the place in the shard's heap, -1 once the revision was dropped.
 	heapIndex int
+	awake     bool // counted in the shard's awake
 	view      view
 }
 
@@ -79,6 +80,7 @@ type shard struct {
 	index map[Key]*member
 
 	clock dueHeap
+	awake int // how many revisions are awake
 	left  left
 	// given is when to look again at revisions that another autoscaler scales and whose pods sleep.
 	given map[Key]time.Time
@@ -175,12 +177,32 @@ func (s *shard) drainFrom(from <-chan event) {
 // revisions do not wake the process ten thousand times.
 const together = 5 * time.Millisecond
 
+// perMoment is how many revisions of a shard share a moment at which they are due, fewestMoments
+// how many of those a second has at least.
+const (
+	perMoment     = 4
+	fewestMoments = 4
+)
+
+// slot is how far apart the moments are at which so many revisions are due. To wake for one scrape
+// costs ten times as much CPU as the scrape: a few revisions do not wake the process for each, and
+// many do not fall due at once.
+func slot(awake int) time.Duration {
+	moments := time.Duration(fewestMoments)
+	for moments*perMoment < time.Duration(awake) && revision.ScrapePeriod/moments > together {
+		moments *= 2
+	}
+	return revision.ScrapePeriod / moments
+}
+
 // ring serves every revision that is due now or within together.
 func (s *shard) ring() {
 	now := s.engine.options.Clock()
 	soon := now.Add(together)
+	slot := slot(s.awake)
 	for len(s.clock) > 0 && s.clock[0].m.DueWith(now, soon) {
 		m := s.clock[0].m
+		m.Share(slot)
 		scrape, decide := m.Ring(now, soon)
 		if scrape {
 			s.scrape(m)
@@ -255,6 +277,9 @@ func (s *shard) drop(m *member) {
 	s.mutex.Unlock()
 	heap.Remove(&s.clock, m.heapIndex)
 	m.heapIndex = -1
+	if m.awake {
+		s.awake--
+	}
 	s.engine.options.Budget.Leave(m.key.String())
 }
 
@@ -376,6 +401,13 @@ func (s *shard) reschedule(m *member, now time.Time) {
 		return
 	}
 	m.Rest(now)
+	if awake := m.Awake(); awake != m.awake {
+		if m.awake = awake; awake {
+			s.awake++
+		} else {
+			s.awake--
+		}
+	}
 	// Most stats do not change when the revision is due.
 	if at := m.Due().UnixNano(); at != s.clock[m.heapIndex].at {
 		s.clock[m.heapIndex].at = at
