@@ -43,7 +43,7 @@ func newControl(p place.Places, steps *step.List, out io.Writer) *control {
 		machine: preflight.Machine{
 			UID:       os.Geteuid,
 			Look:      func(tool string) error { _, err := exec.LookPath(tool); return err },
-			Free:      preflight.Free,
+			Disk:      preflight.DiskOf,
 			Listeners: preflight.Listeners,
 			Holder:    preflight.Holder,
 		},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/dev/ctl/internal/place"
+	"ebb.dev/ebb/dev/ctl/internal/preflight"
 	"ebb.dev/ebb/dev/ctl/internal/process"
 	"ebb.dev/ebb/dev/ctl/internal/step"
 )
@@ -101,7 +102,7 @@ func TestRefusalsBeforeAnythingIsStarted(t *testing.T) {
 		}
 	}
 	c.machine.UID = func() int { return 0 }
-	c.machine.Free = func(string) (uint64, error) { return 1 << 20, nil }
+	c.machine.Disk = func(string) (preflight.Disk, error) { return preflight.Disk{Free: 1 << 20}, nil }
 	if err := c.up(t.Context(), &parts{gateway: istio}); err == nil || !strings.Contains(err.Error(), "disk is full") {
 		t.Errorf("full disk: %v", err)
 	}

@@ -27,9 +27,16 @@ var (
 	ebbCPU  = 60 * time.Second // Ebb itself, when the packages that it shares with the above are built
 	start   = 60 * time.Second // from the first program to the samples' answers
 	fetches = 60 * time.Second // packages of Debian and Python, and modules
-	// What each further node adds: the images are imported once more.
-	perNode     = 20 * time.Second
-	perNodeDisk = uint64(2 * gib)
+	perNode = 20 * time.Second // what each further node adds: the images are imported once more
+)
+
+// What a cluster takes of the disk, measured with three nodes and all that tests need: the images
+// of a node, unpacked, and the rest: programs, logs, etcd. The images of a new Ebb come beside
+// those that are there.
+const (
+	nodeDisk = 3 * gib
+	restDisk = 1 * gib
+	newDisk  = 1 * gib // for each node
 )
 
 // forecast is how long `make up` takes and what it needs on the disk.
@@ -39,6 +46,8 @@ type forecast struct {
 	running bool
 	build   []string          // folders of dev/ whose programs are not built yet
 	disk    map[string]uint64 // folder -> bytes
+	images  string            // the folder with the images
+	free    uint64            // of its disk
 }
 
 func (c *control) forecast(ctx context.Context, p *parts) (forecast, error) {
@@ -71,9 +80,16 @@ func (c *control) forecast(ctx context.Context, p *parts) (forecast, error) {
 			missing = append(missing, knative)
 		}
 	}
-	f := forecast{cpus: runtime.NumCPU(), nodes: p.nodes - 1, running: c.table.Running(c.oneOf("kubelet")), build: missing, disk: map[string]uint64{}}
-	if !f.running {
-		f.disk[c.Dev] = 3*gib + uint64(max(f.nodes, 0))*perNodeDisk // each node has all images
+	f := forecast{cpus: runtime.NumCPU(), nodes: p.nodes - 1, running: c.table.Running(c.oneOf("kubelet")), build: missing, images: c.Dev}
+	disk, err := c.machine.Disk(c.Dev)
+	if err != nil {
+		return forecast{}, fmt.Errorf("read the free space of %s: %w", c.Dev, err)
+	}
+	f.free = disk.Free
+	nodes := uint64(max(p.nodes, 1)) // each has all images
+	f.disk = map[string]uint64{c.Dev: restDisk + nodes*nodeDisk}
+	if f.running {
+		f.disk[c.Dev] = nodes * newDisk
 	}
 	if len(missing) > 0 {
 		f.disk[c.Cache] = 2 * gib
@@ -129,5 +145,6 @@ func (f forecast) String() string {
 		}
 		fmt.Fprintf(&text, "; it needs up to %s of disk: %s", preflight.Size(sum), strings.Join(folders, ", "))
 	}
+	fmt.Fprintf(&text, "; %s has %s free", f.images, preflight.Size(f.free))
 	return text.String()
 }

@@ -22,7 +22,7 @@ func TestTheForecastFollowsWhatIsToBeBuilt(t *testing.T) {
 		},
 		"all built":       {forecast{cpus: 2, disk: disk}, start, start, []string{"about 1 min"}},
 		"three nodes":     {forecast{cpus: 2, nodes: 2, disk: disk}, start + time.Second, 3 * start, []string{"about 2 min"}},
-		"already running": {forecast{cpus: 2, running: true}, time.Second, 30 * time.Second, []string{"brought up to date", "10 s"}},
+		"already running": {forecast{cpus: 2, running: true, images: "/dev", free: 9 * gib}, time.Second, 30 * time.Second, []string{"brought up to date", "10 s", "; /dev has 9.0 GiB free"}},
 	} {
 		if takes := c.forecast.takes(); takes < c.atLeast || takes > c.most {
 			t.Errorf("%s: takes %s, want %s to %s", name, takes, c.atLeast, c.most)

@@ -143,7 +143,7 @@ func (c *control) preflight(ctx context.Context, p *parts) (*task, error) {
 		return nil, err
 	}
 	c.steps.Say("%s", forecast)
-	if err := c.machine.Check(preflight.Needs{Dirs: forecast.disk}); err != nil {
+	if err := c.machine.Check(preflight.Needs{Dirs: forecast.disk, Kept: map[string]uint64{c.Dev: kube.KeptFree}}); err != nil {
 		return nil, err
 	}
 	missing := map[string]string{}

@@ -34,6 +34,10 @@ const NodeName = "ebb-dev"
 // Version is the release of k8s.io/kubernetes that dev/go.mod requires.
 const Version = "v1.37.2"
 
+// KeptFree is how many percent of its disk the kubelet keeps free. When there is less, it deletes
+// images and evicts pods.
+const KeptFree = 1
+
 // LDFlags tell the programs their version; without them clients see v0.0.0.
 func LDFlags(version string) string {
 	minor := strings.Split(version, ".")[1]

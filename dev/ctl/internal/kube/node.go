@@ -80,7 +80,7 @@ func (n Node) write() error {
 	}
 	kubelet := map[string]any{
 		"Node": n.Address, "Health": n.health(), "DNS": c.Plan.DNS(), "PKI": c.In("pki"), "Conf": n.Own.In("conf"),
-		"Socket": n.Own.Socket(), "Logs": logs, "Groups": root,
+		"Socket": n.Own.Socket(), "Logs": logs, "Groups": root, "KeptFree": KeptFree,
 	}
 	containerd := map[string]any{"Dev": n.Own.Dev, "Run": n.Own.Run, "Socket": n.Own.Socket(), "Conf": n.Own.In("conf"), "Pause": c.Pause}
 	for name, values := range map[string]map[string]any{"kubelet.yaml": kubelet, "containerd.toml": containerd, "proxy.yaml": n.proxyValues(n.Address, n.health())} {

@@ -24,9 +24,15 @@ import (
 type Machine struct {
 	UID       func() int
 	Look      func(tool string) error
-	Free      func(dir string) (uint64, error) // bytes
+	Disk      func(dir string) (Disk, error)
 	Listeners func() ([]Listener, error)
 	Holder    func(inode string) string // the program that has the socket open, "" if unknown
+}
+
+// Disk is a file system.
+type Disk struct {
+	Device     uint64 // folders with the same one share what is free
+	Size, Free uint64 // bytes
 }
 
 // Listener is a listening TCP socket.
@@ -38,7 +44,8 @@ type Listener struct {
 // Needs is what the cluster needs of the machine.
 type Needs struct {
 	Root  string            // checkout
-	Dirs  map[string]uint64 // folder -> bytes that must be free
+	Dirs  map[string]uint64 // folder -> bytes that will be written
+	Kept  map[string]uint64 // folder -> percent of its disk that must stay free
 	Tools map[string]string // program -> how to get it
 	Ports []netip.AddrPort
 }
@@ -65,16 +72,46 @@ func (m Machine) Check(n Needs) error {
 			return fmt.Errorf("the program %s is missing: %s", tool, n.Tools[tool])
 		}
 	}
+	if err := m.room(n); err != nil {
+		return err
+	}
+	return m.ports(n.Ports)
+}
+
+// room refuses if a disk has too little free for all folders that are on it.
+func (m Machine) room(n Needs) error {
+	type use struct {
+		dirs         []string
+		free         uint64
+		writes, kept uint64
+	}
+	uses := map[uint64]*use{}
 	for _, dir := range slices.Sorted(maps.Keys(n.Dirs)) {
-		free, err := m.Free(dir)
+		disk, err := m.Disk(dir)
 		if err != nil {
 			return fmt.Errorf("read the free space of %s: %w", dir, err)
 		}
-		if want := n.Dirs[dir]; free < want {
-			return fmt.Errorf("the disk is full: %s has %s free and the cluster needs %s: free some space, for example with `go clean -cache`", dir, Size(free), Size(want))
+		u := uses[disk.Device]
+		if u == nil {
+			u = &use{}
+			uses[disk.Device] = u
+		}
+		u.dirs, u.free = append(u.dirs, dir), disk.Free
+		u.writes += n.Dirs[dir]
+		u.kept = max(u.kept, disk.Size/100*n.Kept[dir])
+	}
+	for _, device := range slices.Sorted(maps.Keys(uses)) {
+		u := uses[device]
+		if want := u.writes + u.kept; u.free < want {
+			why := ""
+			if u.kept > 0 {
+				why = fmt.Sprintf(", %s of that to stay free, because the kubelet deletes images when there is less", Size(u.kept))
+			}
+			return fmt.Errorf("the disk is full: it has %s free for %s and the cluster needs %s%s: free some space, for example with `go clean -cache`",
+				Size(u.free), strings.Join(u.dirs, ", "), Size(want), why)
 		}
 	}
-	return m.ports(n.Ports)
+	return nil
 }
 
 func (m Machine) ports(wanted []netip.AddrPort) error {
@@ -107,16 +144,21 @@ func Size(n uint64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// Free is how many bytes root may still write below dir, or below its nearest parent that exists.
-func Free(dir string) (uint64, error) {
+// DiskOf is the file system that dir is on, or its nearest parent that exists. Free is what the
+// kubelet counts, too.
+func DiskOf(dir string) (Disk, error) {
 	for {
+		var f syscall.Stat_t
 		var s syscall.Statfs_t
-		err := syscall.Statfs(dir, &s)
+		err := syscall.Stat(dir, &f)
 		if err == nil {
-			return s.Bavail * uint64(s.Bsize), nil
+			err = syscall.Statfs(dir, &s)
+		}
+		if err == nil {
+			return Disk{Device: f.Dev, Size: s.Blocks * uint64(s.Bsize), Free: s.Bavail * uint64(s.Bsize)}, nil
 		}
 		if !errors.Is(err, os.ErrNotExist) || dir == "/" {
-			return 0, err
+			return Disk{}, err
 		}
 		dir = filepath.Dir(dir)
 	}

@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ func machine() Machine {
 	return Machine{
 		UID:       func() int { return 0 },
 		Look:      func(string) error { return nil },
-		Free:      func(string) (uint64, error) { return 100 << 30, nil },
+		Disk:      func(string) (Disk, error) { return Disk{Size: 200 << 30, Free: 100 << 30}, nil },
 		Listeners: func() ([]Listener, error) { return nil, nil },
 		Holder:    func(string) string { return "" },
 	}
@@ -53,8 +54,29 @@ func TestCheckSaysWhatAndHowToMendIt(t *testing.T) {
 			want:   []string{"program go is missing", "install Go 1.26"},
 		},
 		"a full disk": {
-			change: func(m *Machine, _ *Needs) { m.Free = func(string) (uint64, error) { return 1 << 29, nil } },
-			want:   []string{"disk is full", "0.5 GiB free", "4.0 GiB", "free some space"},
+			change: func(m *Machine, _ *Needs) {
+				m.Disk = func(string) (Disk, error) { return Disk{Free: 1 << 29}, nil }
+			},
+			want: []string{"disk is full", "0.5 GiB free", "4.0 GiB", "free some space"},
+		},
+		"a disk that is full with all folders on it": {
+			change: func(m *Machine, n *Needs) {
+				n.Dirs["/root/.cache"] = 97 << 30
+			},
+			want: []string{"disk is full", "100.0 GiB free for /root/.cache, /root/ebb/.dev", "needs 101.0 GiB"},
+		},
+		"folders on two disks": {
+			change: func(m *Machine, n *Needs) {
+				n.Dirs["/root/.cache"] = 97 << 30
+				m.Disk = func(dir string) (Disk, error) { return Disk{Device: uint64(len(dir)), Free: 100 << 30}, nil }
+			},
+		},
+		"a disk that has room, but for what the kubelet wants": {
+			change: func(m *Machine, n *Needs) {
+				n.Kept = map[string]uint64{"/root/ebb/.dev": 1}
+				m.Disk = func(string) (Disk, error) { return Disk{Size: 200 << 30, Free: 5 << 30}, nil }
+			},
+			want: []string{"5.0 GiB free", "needs 6.0 GiB", "2.0 GiB of that to stay free", "the kubelet deletes images"},
 		},
 		"a port taken on every address": {
 			change: func(m *Machine, _ *Needs) {
@@ -80,6 +102,7 @@ func TestCheckSaysWhatAndHowToMendIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, n := machine(), needs
+			n.Dirs = maps.Clone(needs.Dirs)
 			c.change(&m, &n)
 			err := m.Check(n)
 			if c.want == nil {
@@ -125,9 +148,13 @@ func TestListenersOfTheKernelsTable(t *testing.T) {
 	}
 }
 
-func TestFreeAsksTheNearestFolderThatExists(t *testing.T) {
+func TestTheDiskIsThatOfTheNearestFolderThatExists(t *testing.T) {
 	dir := t.TempDir()
-	if free, err := Free(dir + "/not/yet/there"); err != nil || free == 0 {
-		t.Fatalf("got %d, %v", free, err)
+	here, err := DiskOf(dir)
+	if err != nil || here.Free == 0 || here.Free > here.Size {
+		t.Fatalf("got %+v, %v", here, err)
+	}
+	if below, err := DiskOf(dir + "/not/yet/there"); err != nil || below.Device != here.Device || below.Size != here.Size {
+		t.Fatalf("got %+v, %v, want %+v", below, err, here)
 	}
 }
