@@ -243,7 +243,12 @@ func TestARevisionMadeAgainUnderItsNameIsAnother(t *testing.T) {
 	}
 }
 
+// The clock stands still: a machine that takes a minute for this would see the first ones go.
 func TestWhatAnnouncementsMayFillIsBounded(t *testing.T) {
+	synctest.Test(t, testWhatAnnouncementsMayFillIsBounded)
+}
+
+func testWhatAnnouncementsMayFillIsBounded(t *testing.T) {
 	table := newTable()
 	taken := 0
 	for i := range MaxAnnouncements + 100 {
