@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // Containers that close idle connections, close at random after a response, or say Connection:
@@ -380,18 +382,44 @@ func TestPostThatMeetsAClose(t *testing.T) {
 	}
 }
 
-// awaitIdle returns when up has an idle connection: a client has its answer a moment before.
+// awaitIdle returns when up has an idle connection: a client has its answer a moment before. None
+// may become idle if the client has closed its own connection by then; see apart.
 func awaitIdle(t *testing.T, up *Upstream) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() {
+	eventually.True(t, "a connection is idle", func() bool {
 		up.mu.Lock()
-		n := len(up.idle)
-		up.mu.Unlock()
-		if n > 0 {
-			return
+		defer up.mu.Unlock()
+		return len(up.idle) > 0
+	})
+}
+
+// apart makes a Server for an Upstream, and returns a client of it with a connection for each
+// request. The connection stays open until the Server is done with the request, so what the request
+// used of the Upstream is idle or closed when the client returns.
+func apart(t *testing.T, up *Upstream) (ask func(method, path, body string) (status int, text string)) {
+	t.Helper()
+	t.Cleanup(up.Close)
+	front, p := proxyTo(t, up.Addr(), func(_ *Server, p *policy) {
+		p.admit = func(*Request) Decision { return Decision{Upstream: up} }
+		p.done = make(chan Result, 1)
+	})
+	return func(method, path, body string) (int, string) {
+		t.Helper()
+		own := &http.Transport{}
+		defer own.CloseIdleConnections()
+		req, _ := http.NewRequest(method, "http://"+front+path, strings.NewReader(body))
+		resp, err := own.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
 		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-p.done
+		return resp.StatusCode, string(text)
 	}
-	t.Fatal("no connection became idle")
 }
 
 // meddledConn does something around each write.

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"ebb.dev/ebb/test/eventually"
 )
@@ -86,44 +85,23 @@ func TestWhatAnUpstreamSaysUnaskedReachesNobody(t *testing.T) {
 						told = append(told, answer)
 					}
 					up := NewUpstream(addr, options)
-					t.Cleanup(up.Close)
-					front, _ := proxyTo(t, addr, func(_ *Server, p *policy) {
-						p.admit = func(*Request) Decision { return Decision{Upstream: up} }
-					})
-					client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-					ask := func(method, path string) (int, string) {
-						t.Helper()
-						req, _ := http.NewRequest(method, "http://"+front+path, nil)
-						resp, err := client.Do(req)
-						if err != nil {
-							t.Fatal(err)
-						}
-						defer resp.Body.Close()
-						body, err := io.ReadAll(resp.Body)
-						if err != nil {
-							t.Fatal(err)
-						}
-						return resp.StatusCode, string(body)
-					}
+					ask := apart(t, up)
 					for i := range 3 {
-						ask(test.method, "/bad")
+						ask(test.method, "/bad", "")
 						if later {
-							if test.kind != "HEAD" && (i == 0 || encrypted) { // otherwise the connection is not kept
-								awaitIdle(t, up)
-							}
 							answered <- true
 							<-answered
-							settled(up)
+							if test.kind != "HEAD" && (i == 0 || encrypted) { // otherwise the connection is not kept
+								eventually.True(t, "what is unasked arrives", func() bool { return !quiet(up) })
+							}
 						}
-						if status, body := ask("GET", "/good"); status != 200 || !strings.HasPrefix(body, "connection ") {
+						if status, body := ask("GET", "/good", ""); status != 200 || !strings.HasPrefix(body, "connection ") {
 							t.Errorf("an innocent request got %d %q", status, body)
 						}
 					}
 					if test.kind != "Content-Length" { // then good answers are no reason to close
-						awaitIdle(t, up) // or the next request opens another connection beside it
-						_, first := ask("GET", "/good")
-						awaitIdle(t, up)
-						if _, again := ask("GET", "/good"); again != first {
+						_, first := ask("GET", "/good", "")
+						if _, again := ask("GET", "/good", ""); again != first {
 							t.Errorf("%q after %q: connections are not kept after good answers", again, first)
 						}
 					}
@@ -166,44 +144,26 @@ func TestLateBytesThatAreNoResponseCostASafeRequestNothing(t *testing.T) {
 			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 		}
 	})
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for method, want := range map[string]int{"GET": 200, "POST": 502} {
-		up := NewUpstream(addr, UpstreamOptions{})
-		t.Cleanup(up.Close)
-		front, _ := proxyTo(t, addr, func(_ *Server, p *policy) {
-			p.admit = func(*Request) Decision { return Decision{Upstream: up} }
-		})
-		for i, status := range []int{200, want, 200} { // the third finds such answers distrusted
-			req, _ := http.NewRequest(method, "http://"+front+"/", strings.NewReader("x"))
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if resp.StatusCode != status {
-				t.Errorf("%s: %d %q, want %d", method, resp.StatusCode, body, status)
-			}
-			if i == 0 {
-				awaitIdle(t, up)
+		ask := apart(t, NewUpstream(addr, UpstreamOptions{}))
+		for _, status := range []int{200, want, 200} { // the third finds such answers distrusted
+			if got, body := ask(method, "/", "x"); got != status {
+				t.Errorf("%s: %d %q, want %d", method, got, body, status)
 			}
 		}
 	}
 }
 
-// settled waits until what was written to idle connections has arrived.
-func settled(up *Upstream) {
-	for end := time.Now().Add(time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
-		up.mu.Lock()
-		quiet := len(up.idle) > 0
-		for _, c := range up.idle {
-			quiet = quiet && c.peek() == peekQuiet
-		}
-		up.mu.Unlock()
-		if !quiet {
-			return
+// quiet reports whether nothing has arrived on idle connections.
+func quiet(up *Upstream) bool {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	for _, c := range up.idle {
+		if c.peek() != peekQuiet {
+			return false
 		}
 	}
+	return true
 }
 
 // A server that says why it closes an idle connection has not sent more than it announced.
