@@ -42,6 +42,16 @@ type Sample struct {
 	OutOfTurn bool
 }
 
+// reports is what is known of who tells the load.
+type reports struct {
+	reporters map[string]reporter
+	// queuedAt is how many pods were ready when a queue was reported last.
+	queuedAt int32
+	// scraping says that a scrape is under way; scrapeDue is when it was due.
+	scraping  bool
+	scrapeDue time.Time
+}
+
 type reporter struct {
 	// seen is the last report, added the last one that entered the windows.
 	seen, added time.Time

@@ -117,6 +117,17 @@ func (h *held) need(n int32, after time.Duration, now time.Time) int32 {
 	return h.value
 }
 
+// sleepers is what is known of the pods that sleep or may.
+type sleepers struct {
+	history keep.History
+	awake   held // how many pods were to be awake last
+	// short is since when fewer have been awake, looked is when pods were last asked whether they
+	// sleep.
+	short, looked time.Time
+	grow          again // gives pods that woke their resources
+	asks          bool  // for a share of the memory of pods asleep
+}
+
 // divide divides a scale into pods that are awake and pods that sleep. total is the scale of both
 // together; kept says why how many sleep, nil without standby.
 func (r *Revision) divide(d *decide.Decision, want, busy int32, budget *Budget, now time.Time) (total, awake int32, kept *keep.Decision) {

@@ -40,6 +40,10 @@ type State struct {
 	Extra int32
 }
 
+// inherited is what a status told of an earlier process: found is the scale that it reported,
+// surplus how many pods more there were, until the scale is no higher than it needs to be.
+type inherited struct{ found, surplus int32 }
+
 // verdict is how long a process that takes over may take to find out by itself that pods are lost.
 const verdict = 20 * time.Second
 
