@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -302,6 +301,8 @@ func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	return s.judge(key, q, stat, err)
 }
 
+var errForeign = errors.New("another pod answered")
+
 // judge decides whether an answer counts, and keeps the connection of a pod that answered. After a
 // timeout there is no second try.
 func (s *Scraper) judge(key loop.Key, q *question, stat wire.Stat, err error) (wire.Stat, error) {
@@ -326,84 +327,6 @@ func (s *Scraper) judge(key loop.Key, q *question, stat wire.Stat, err error) (w
 	if q.c != nil {
 		q.c.Close()
 		q.c = nil
-	}
-	return stat, err
-}
-
-// Ask asks every given pod for its stat and calls got with each answer, from any goroutine. It
-// returns when all pods have answered, or at the deadline of ctx, at the latest after
-// scrapeTimeout.
-func (s *Scraper) Ask(ctx context.Context, key loop.Key, all []pods.Pod, got func(pod pods.Pod, stat wire.Stat)) {
-	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
-	defer cancel()
-	var group sync.WaitGroup
-	for _, pod := range all {
-		group.Go(func() {
-			if stat, err := s.one(ctx, key, pod, false); err == nil {
-				got(pod, stat)
-			}
-		})
-	}
-	group.Wait()
-}
-
-// AskJudged asks every given pod for what a judge of rollouts counts. It returns at the deadline of
-// ctx, at the latest after scrapeTimeout, with those that answered. A pod's queue-proxy that is too
-// old to count has no Judged.
-func (s *Scraper) AskJudged(ctx context.Context, key loop.Key, all []pods.Pod) []wire.Stat {
-	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
-	defer cancel()
-	var group sync.WaitGroup
-	var mutex sync.Mutex
-	var found []wire.Stat
-	for _, pod := range all {
-		group.Go(func() {
-			if stat, err := s.one(ctx, key, pod, true); err == nil {
-				mutex.Lock()
-				defer mutex.Unlock()
-				found = append(found, stat)
-			}
-		})
-	}
-	group.Wait()
-	return found
-}
-
-// InFlight asks every given pod how many requests it has: infinitely many if its program says that
-// it is busy. It leaves out those that do not answer before the deadline of ctx, at the latest
-// after scrapeTimeout.
-func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) map[string]float64 {
-	var mutex sync.Mutex
-	found := make(map[string]float64, len(all))
-	s.Ask(ctx, key, all, func(pod pods.Pod, stat wire.Stat) {
-		mutex.Lock()
-		defer mutex.Unlock()
-		found[pod.Name] = stat.AverageConcurrent
-		if stat.Busy == wire.BusyTold {
-			found[pod.Name] = math.Inf(1)
-		}
-	})
-	return found
-}
-
-var errForeign = errors.New("another pod answered")
-
-// one asks a single pod. ctx has a deadline, which covers a second try.
-func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod, judged bool) (wire.Stat, error) {
-	i := inquiry{pods: []pods.Pod{pod}, size: 1}
-	s.ask(&i)
-	q := i.questions[0]
-	q.judged = judged
-	if q.c == nil {
-		q.err = s.open(ctx, key, &q)
-	} else {
-		deadline, _ := ctx.Deadline()
-		q.err = q.c.send(deadline, judged)
-	}
-	stat, err := s.answer(key, &q)
-	if q.again {
-		q.err = s.open(ctx, key, &q)
-		stat, err = s.answer(key, &q)
 	}
 	return stat, err
 }
