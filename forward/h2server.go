@@ -73,13 +73,6 @@ func serveH2(c *clientConn, read []byte) {
 	<-s.c.closed
 }
 
-// drainGrace and shutdownGrace are how long new streams are served after the first GOAWAY: the
-// client may have sent them before it got that.
-const (
-	drainGrace    = time.Second
-	shutdownGrace = 250 * time.Millisecond
-)
-
 // partialHead counts the most that a header block can take.
 func (s *h2server) partialHead(begins bool) {
 	if begins {
@@ -144,14 +137,20 @@ func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 		return true, s.spend(now)
 	}
 	c.mu.Unlock()
+	return s.open(f, now)
+}
+
+// open begins the exchange of a new stream.
+func (s *h2server) open(f *http2.MetaHeadersFrame, now time.Time) (keep bool, err error) {
+	c := s.c
 	s.requests++
 	x, bad := newH2Exchange(s, f, now)
 	if bad == errH2Malformed {
 		s.srv.rejected.Add(1)
-		return true, c.badStream(id, http2.ErrCodeProtocol)
+		return true, c.badStream(f.StreamID, http2.ErrCodeProtocol)
 	}
 	c.mu.Lock()
-	c.streams[id] = &x.down
+	c.streams[f.StreamID] = &x.down
 	c.idleSince = time.Time{}
 	s.firstOpen = true
 	c.mu.Unlock()
@@ -262,85 +261,6 @@ func (s *h2server) ended(error) {
 	}
 }
 
-// leave tells the client to open new streams on another connection, and reports whether this is the
-// first time. New streams are still served for the grace.
-func (s *h2server) leave(grace time.Duration) (first bool) {
-	c := s.c
-	defer c.guard()
-	now := time.Now()
-	c.mu.Lock()
-	if first = s.leaving.IsZero(); first {
-		s.leaving, s.grace = now, grace
-		c.fw.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
-	} else {
-		s.grace = min(s.grace, grace)
-	}
-	c.armLocked(s.leaving.Add(s.grace), s.tick)
-	c.mu.Unlock()
-	var b h2batch
-	b.add(c)
-	b.flush()
-	return first
-}
-
-// tick handles timers of streams, the end of an idle connection, and the steps of leaving.
-func (s *h2server) tick() {
-	c := s.c
-	defer c.guard()
-	now := time.Now()
-	var b h2batch
-	c.mu.Lock()
-	c.timerAt = time.Time{}
-	halves := c.halvesLocked()
-	c.mu.Unlock()
-	var next time.Time
-	for _, h := range halves {
-		if at := h.x.tick(now, &b); !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
-		}
-	}
-	c.mu.Lock()
-	c.armLocked(next, s.tick)
-	if !c.idleSince.IsZero() {
-		limit := s.srv.IdleTimeout
-		if !s.firstOpen {
-			limit = s.srv.FirstRequestTimeout
-		}
-		if end := c.idleSince.Add(limit); now.Before(end) {
-			c.armLocked(end, s.tick)
-		} else if s.leaving.IsZero() {
-			s.leaving, s.grace = now, 0
-		}
-	}
-	if !s.leaving.IsZero() {
-		if end := s.leaving.Add(s.grace); now.Before(end) {
-			c.armLocked(end, s.tick)
-		} else {
-			if !s.final {
-				s.final, s.finalID = true, c.maxID
-				c.fw.WriteGoAway(c.maxID, http2.ErrCodeNo, nil)
-				b.add(c)
-			}
-			s.closeLocked(&b)
-		}
-	}
-	c.mu.Unlock()
-	b.flush()
-}
-
-// closeLocked closes a connection after the last GOAWAY when it has no streams.
-func (s *h2server) closeLocked(b *h2batch) {
-	c := s.c
-	if !s.final || len(c.streams) > 0 || c.last {
-		return
-	}
-	c.closeLocked()
-	b.add(c)
-	if len(c.out) == 0 && !c.writing {
-		c.closeWriteLocked()
-	}
-}
-
 // closeStreamLocked removes a stream whose response is complete. If the client still sends, the
 // stream is reset with NO_ERROR.
 func (s *h2server) closeStreamLocked(h *h2half, b *h2batch) {
@@ -351,57 +271,6 @@ func (s *h2server) closeStreamLocked(h *h2half, b *h2batch) {
 	}
 	c.removeLocked(h, b)
 	b.add(c)
-}
-
-// rest is called after the end of a stream. The connection may be idle now.
-func (s *h2server) rest(b *h2batch) {
-	c := s.c
-	c.mu.Lock()
-	if len(c.streams) == 0 {
-		c.armLocked(time.Now().Add(s.srv.IdleTimeout), s.tick)
-		s.closeLocked(b)
-	}
-	c.mu.Unlock()
-}
-
-// idleSince implements shell.
-func (s *h2server) idleSince(now time.Time) int64 {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	switch {
-	case s.c.idleSince.IsZero():
-		return 0
-	case !s.leaving.IsZero() && now.Sub(later(s.leaving, s.c.idleSince)) > leavesWithin:
-		return overdue
-	case !s.leaving.IsZero():
-		return woken
-	}
-	return s.c.idleSince.UnixNano()
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// evict implements shell.
-func (s *h2server) evict(int64) {
-	go func() {
-		if s.leave(shutdownGrace) {
-			s.srv.evicted.Add(1)
-		}
-	}()
-}
-
-// stop implements shell.
-func (s *h2server) stop() { go s.leave(shutdownGrace) }
-
-// cut implements shell. The reader's next read fails.
-func (s *h2server) cut() {
-	s.client.gone.Store(true)
-	s.client.nc.Close()
 }
 
 var errH2Malformed = &syntaxError{400, "malformed request"}
