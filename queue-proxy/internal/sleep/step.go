@@ -37,12 +37,17 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		close(s.changed)
 		s.changed = make(chan struct{})
 	}
+	s.performLocked(do, e.At)
+}
+
+// performLocked does the rest of what a step says: timers, calls of the program, announcements.
+func (s *Sleeper) performLocked(do standby.Do, now time.Duration) {
 	if do.Has(standby.Arm) {
-		s.called = e.At
+		s.called = now
 		s.armLocked()
 	}
 	if do.Has(standby.Release) && s.o.Woke != nil && s.called != 0 {
-		s.o.Woke(s.pod.Depth, e.At-s.called)
+		s.o.Woke(s.pod.Depth, now-s.called)
 		s.called = 0
 	}
 	if do.Has(standby.CallSleep) {
@@ -52,7 +57,7 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		go s.call("the hook after the wake", s.o.WakeHook)
 	}
 	if do.Has(standby.Settle) {
-		s.settles = e.At + standby.SettleTime
+		s.settles = now + standby.SettleTime
 		time.AfterFunc(standby.SettleTime, func() { s.tell(standby.Event{Kind: standby.Settled}) })
 	}
 	if s.pod.State == standby.Awake {
