@@ -94,12 +94,25 @@ func New(mgr *reconcile.Manager, tokenKey func() []byte, digests *digest.Resolve
 			return len(before.Status.ContainerStatuses) == len(after.Status.ContainerStatuses) || digest.NotAsked(after)
 		},
 	}.Controller()
+	r.certificates = certificate.New(mgr, c, inNamespace(serving.Revisions().Informer()))
+	c.Background = func(ctx context.Context) {
+		go r.keys.run(ctx)
+		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })
+	}
+	r.watch(c)
+	return c
+}
+
+// watch names the Revisions that an event of another object is about, and forgets deleted ones.
+func (r *reconciler) watch(c *reconcile.Controller) {
+	mgr := r.mgr
+	serving, made, published := mgr.EbbInformers.Serving().V1(), mgr.Kubernetes("", Selector), mgr.Kubernetes("", names.ServerlessServiceLabel)
 	handle := func(informer cache.SharedIndexInformer, handler cache.ResourceEventHandlerFuncs) {
 		if _, err := informer.AddEventHandler(handler); err != nil {
 			panic(fmt.Sprintf("watch for the Revisions: %v", err)) // only a stopped informer refuses
 		}
 	}
-	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: digests.ForgetDeleted})
+	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: r.digests.ForgetDeleted})
 	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: r.keys.deleted})
 	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: r.looker.deleted})
 	handle(serving.Configurations().Informer(), cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
@@ -108,11 +121,11 @@ func New(mgr *reconcile.Manager, tokenKey func() []byte, digests *digest.Resolve
 		}
 	}})
 	c.Watch(made.Apps().V1().Deployments().Informer(), reconcile.ControllerOf("Revision"))
-	c.Watch(autoscalers.Informer(), reconcile.ControllerOf("Revision"))
+	c.Watch(mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), reconcile.ControllerOf("Revision"))
 	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
-	c.Watch(services.Informer(), r.parkedRevision)
-	c.Watch(slices.Informer(), r.parkedRevision)
-	c.Watch(httpRoutes, r.revisionsLed)
+	c.Watch(published.Core().V1().Services().Informer(), r.parkedRevision)
+	c.Watch(published.Discovery().V1().EndpointSlices().Informer(), r.parkedRevision)
+	c.Watch(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), r.revisionsLed)
 	handle(serving.Routes().Informer(), cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
 		for _, name := range gateway.NoMore(before.(*servingv1.Route), after.(*servingv1.Route)) {
 			c.Enqueue(reconcile.Key{Namespace: after.(*servingv1.Route).Namespace, Name: name})
@@ -121,13 +134,7 @@ func New(mgr *reconcile.Manager, tokenKey func() []byte, digests *digest.Resolve
 	mgr.Refusals.Tell(c.Enqueue)
 	named := indexNamed(serving.Revisions().Informer())
 	c.Watch(serving.Routes().Informer(), named(byFallback))
-	c.Watch(pages.Informer(), named(byPage))
-	r.certificates = certificate.New(mgr, c, inNamespace(serving.Revisions().Informer()))
-	c.Background = func(ctx context.Context) {
-		go r.keys.run(ctx)
-		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })
-	}
-	return c
+	c.Watch(mgr.Kubernetes("", PageSelector).Core().V1().ConfigMaps().Informer(), named(byPage))
 }
 
 // inNamespace maps the certificate of a namespace's queue-proxies to the Revisions in the
