@@ -110,19 +110,12 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		return before, "", 0, nil
 	}
 	c, now := &before.Configurations[at], r.now()
-	share := c.Revisions[len(c.Revisions)-1]
-	newest := share.Revision
+	newest := c.Revisions[len(c.Revisions)-1].Revision
 	t := r.trials.of(key, newest, c.Judged, now)
 	var heard *answer
-	cannot, service := "", route.Labels[names.ServiceLabel]
-	switch {
-	case newest == m.promoted:
-		cannot = "it was promoted by hand, so nobody judges it"
-	case m.unseen != "":
-		cannot = m.unseen
-	case service == "":
-		cannot = "only rollouts of Services are judged"
-	default:
+	service := route.Labels[names.ServiceLabel]
+	cannot := m.unjudged(newest, service)
+	if cannot == "" {
 		heard = r.heard(key, service)
 	}
 	// A step that is due is judged when it is due, because it may need more than those before.
@@ -132,20 +125,9 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 		return before, t.Reason, next, nil
 	}
 	t.looked = now
-	var all []judge.Input
-	if heard != nil && heard.err == nil {
-		// The judge says for how long nobody told. The autoscaler's log says why.
-		all, t.cannot = t.read(heard.view, *c)
-	}
+	all := t.inputs(heard, c, due, m.stages)
 	if cannot == "" {
 		cannot = t.cannot
-	}
-	if len(all) == 0 {
-		all = []judge.Input{{Share: int(share.Percent), Preview: share.Percent == 0}}
-	}
-	if due {
-		at, _ := c.At(m.stages)
-		all[len(all)-1].Last, all[len(all)-1].Least = c.LastStep(), at.Requests
 	}
 	rule, why := "", cannot
 	t.held, t.suspect = false, false
@@ -168,6 +150,37 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m ma
 	}
 	c.Suspect = t.suspect
 	return before, t.Reason, lookAgain, nil
+}
+
+// unjudged says why nobody judges the rollout to a revision of a Service, "" if somebody does.
+func (m *manner) unjudged(revision, service string) string {
+	switch {
+	case revision == m.promoted:
+		return "it was promoted by hand, so nobody judges it"
+	case m.unseen != "":
+		return m.unseen
+	case service == "":
+		return "only rollouts of Services are judged"
+	}
+	return ""
+}
+
+// inputs is what the judge gets, at least one. due says that a step is.
+func (t *trial) inputs(heard *answer, c *rollout.Configuration, due bool, stages []rollout.Stage) (all []judge.Input) {
+	if heard != nil && heard.err == nil {
+		// The judge says for how long nobody told. The autoscaler's log says why.
+		all, t.cannot = t.read(heard.view, *c)
+	}
+	if len(all) == 0 {
+		share := c.Revisions[len(c.Revisions)-1].Percent
+		all = []judge.Input{{Share: int(share), Preview: share == 0}}
+	}
+	if due {
+		last := &all[len(all)-1]
+		at, _ := c.At(stages)
+		last.Last, last.Least = c.LastStep(), at.Requests
+	}
+	return all
 }
 
 // underWay is the place of the target whose rollout can be judged, or -1.

@@ -82,10 +82,7 @@ func (r *reconciler) lead(ctx context.Context, route *servingv1.Route, in *plan.
 		route.Status.Annotations[names.RolloutAnnotation] = now
 	}
 	next, done, err := t.proceed(ctx, own, len(bridges) > 0)
-	if next > 0 && (again == 0 || next < again) {
-		again = next
-	}
-	return done, again, err
+	return done, sooner(again, next), err
 }
 
 // have returns the HTTPRoutes of the Route, as the cache has them.

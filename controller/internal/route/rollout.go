@@ -76,9 +76,7 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 	}
 	now, again := rollout.Advance(before, goal(targets, m), m.duration, r.now())
 	r.expect(route, m, before, now)
-	if look > 0 && (again == 0 || look < again) {
-		again = look
-	}
+	again = sooner(again, look)
 	var out []target
 	seen := map[string]bool{}
 	for _, t := range targets {
@@ -132,4 +130,16 @@ func goal(targets []target, m manner) (want rollout.State) {
 type rolling struct {
 	rollout.State
 	reason string
+}
+
+// show puts a rollout that is in progress into the status.
+func (s *rolling) show(route *servingv1.Route) {
+	switch {
+	case s.reason == "":
+		route.Status.MarkIngressRolloutInProgress()
+	case s.Held():
+		route.Status.MarkIngressRolloutHeld(s.reason)
+	default:
+		route.Status.MarkIngressRolloutJudged(s.reason)
+	}
 }

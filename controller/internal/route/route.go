@@ -175,8 +175,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err != nil {
 		return 0, err
 	}
-	in := r.input(route, s, targets)
-	in.Judged = m.guard.On()
+	in := r.input(route, s, targets, m)
 	p, byName, err := r.plan(ctx, route, s, &in, targets)
 	if err != nil {
 		return verdict(route, err)
@@ -197,20 +196,11 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err != nil {
 		return verdict(route, err)
 	}
-	if next > 0 && (again == 0 || next < again) {
-		again = next
-	}
+	again = sooner(again, next)
 	if !live || !state.InProgress() {
 		return again, nil
 	}
-	switch {
-	case state.reason == "":
-		route.Status.MarkIngressRolloutInProgress()
-	case state.Held():
-		route.Status.MarkIngressRolloutHeld(state.reason)
-	default:
-		route.Status.MarkIngressRolloutJudged(state.reason)
-	}
+	state.show(route)
 	paced, first := rollout.Observe(state.State, m.duration, r.now())
 	if !first {
 		return again, nil
@@ -219,6 +209,14 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		return verdict(route, err)
 	}
 	return time.Millisecond, nil
+}
+
+// sooner returns the smaller of two times until the next reconcile. 0 is for none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // assigned says that each target has its revision, or which one does not have its latest.
@@ -318,14 +316,14 @@ func (r *reconciler) plan(ctx context.Context, route *servingv1.Route, s *settin
 }
 
 // input returns the part of a plan's input that needs no other objects than revisions.
-func (r *reconciler) input(route *servingv1.Route, s *settings.Snapshot, targets []target) plan.Input {
+func (r *reconciler) input(route *servingv1.Route, s *settings.Snapshot, targets []target, m manner) plan.Input {
 	return plan.Input{
 		Namespace: route.Namespace, Name: route.Name, Labels: route.Labels, Annotations: route.Annotations,
 		Domain: s.Domain.Lookup(route.Labels, r.clusterDomain), ClusterDomain: r.clusterDomain,
 		DomainTemplate: s.Network.DomainTemplate, TagTemplate: s.Network.TagTemplate,
 		AllLocal:  route.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal,
 		TagHeader: s.Features.Enabled(rules.KeyTagHeaderBasedRouting),
-		Async:     r.async(route, s), Targets: r.shares(route.Namespace, targets),
+		Async:     r.async(route, s), Targets: r.shares(route.Namespace, targets), Judged: m.guard.On(),
 	}
 }
 

@@ -51,24 +51,8 @@ func resolveOne(route *servingv1.Route, entry servingv1.TrafficTarget, configura
 	t = target{tag: entry.Tag, configuration: entry.ConfigurationName, revision: entry.RevisionName,
 		percent: ptr.Deref(entry.Percent, 0), latest: entry.RevisionName == ""}
 	if t.latest {
-		configuration, err := configurations.Configurations(route.Namespace).Get(t.configuration)
-		if apierrors.IsNotFound(err) && service != "" && reconcile.IsNew(route) {
-			// Its Service made it before the Route, and another cache shows it.
-			route.Status.MarkConfigurationNotReady(t.configuration)
-			return t, false, nil
-		} else if apierrors.IsNotFound(err) {
-			route.Status.MarkMissingTrafficTarget("Configuration", t.configuration)
-			return t, false, nil
-		} else if err != nil {
+		if ok, err := t.latestReady(route, configurations); !ok {
 			return t, false, err
-		}
-		if t.revision = configuration.Status.LatestReadyRevisionName; t.revision == "" {
-			if configuration.IsFailed() {
-				route.Status.MarkConfigurationFailed(t.configuration)
-			} else {
-				route.Status.MarkConfigurationNotReady(t.configuration)
-			}
-			return t, false, nil
 		}
 		// A tag without a part of the requests shows the latest revision to who asks for it. It did
 		// before any judge had a word, and is where to look for what is wrong.
@@ -108,6 +92,32 @@ func resolveOne(route *servingv1.Route, entry servingv1.TrafficTarget, configura
 	}
 	t.h2c = revision.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C
 	return t, true, nil
+}
+
+// latestReady takes the latest ready revision of the target's Configuration.
+func (t *target) latestReady(route *servingv1.Route, configurations listers.ConfigurationLister) (ok bool, err error) {
+	configuration, err := configurations.Configurations(route.Namespace).Get(t.configuration)
+	switch {
+	case apierrors.IsNotFound(err) && route.Labels[names.ServiceLabel] != "" && reconcile.IsNew(route):
+		// Its Service made it before the Route, and another cache shows it.
+		route.Status.MarkConfigurationNotReady(t.configuration)
+		return false, nil
+	case apierrors.IsNotFound(err):
+		route.Status.MarkMissingTrafficTarget("Configuration", t.configuration)
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	t.revision = configuration.Status.LatestReadyRevisionName
+	switch {
+	case t.revision != "":
+		return true, nil
+	case configuration.IsFailed():
+		route.Status.MarkConfigurationFailed(t.configuration)
+	default:
+		route.Status.MarkConfigurationNotReady(t.configuration)
+	}
+	return false, nil
 }
 
 // goBack replaces a revision that went back by the last good one. If there is none, the requests
