@@ -735,7 +735,9 @@ func TestTheLatestRevisionIsJudgedAfterANamedOne(t *testing.T) {
 	})
 	s.patch(map[string]string{names.RolloutGuardAnnotation: "off"})
 	s.route("hello-00001=100")
-	s.until("the good one is named", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	s.until("the good one is named", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "hello-00001=100"
+	})
 	s.configuration("hello-00003")
 	s.route("latest=100")
 	s.until("without a guard it has all at once", func(r *servingv1.Route) bool { return shown(r) == "hello-00003=100" })
