@@ -130,8 +130,7 @@ func TestAPublicServiceIsKeptForWhoNamesIt(t *testing.T) {
 		},
 		"somebody's GRPCRoute": {
 			func(s restingService) {
-				s.put(schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "apiextensions.k8s.io/v1",
-					"CustomResourceDefinition", &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: grpcRoutes.Resource + "." + grpcRoutes.Group}})
+				s.knowsGRPCRoutes()
 				s.pass(time.Minute)
 				g := &gatewayv1.GRPCRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "names-it"}}
 				g.Spec.Rules = []gatewayv1.GRPCRouteRule{{BackendRefs: []gatewayv1.GRPCBackendRef{{BackendRef: backend("ns")[0].BackendRef}}}}

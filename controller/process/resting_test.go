@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -173,12 +174,30 @@ func TestWhatKeepsAServiceFromResting(t *testing.T) {
 			},
 		},
 		"somebody's HTTPRoute for all hosts inside the cluster": {
-			func(s restingService) { s.foreign("", local) },
+			func(s restingService) { s.foreign(httpRoutes, "HTTPRoute", "", local) },
 			func(s restingService) { s.store.Remove(httpRoutes, "other", "foreign") },
 		},
 		"somebody's HTTPRoute for another wildcard": {
-			func(s restingService) { s.foreign("*.ns.example.com", public) },
+			func(s restingService) { s.foreign(httpRoutes, "HTTPRoute", "*.ns.example.com", public) },
 			func(s restingService) { s.store.Remove(httpRoutes, "other", "foreign") },
+		},
+		"somebody's GRPCRoute for its host": {
+			func(s restingService) {
+				s.knowsGRPCRoutes()
+				s.pass(6 * time.Minute) // the kind alone keeps nothing from resting
+				if !s.atRest() {
+					s.t.Errorf("there is no GRPCRoute:\n%s", s.state())
+				}
+				s.foreign(grpcRoutes, "GRPCRoute", s.hosts[0], public)
+			},
+			func(s restingService) { s.store.Remove(grpcRoutes, "other", "foreign") },
+		},
+		"somebody's GRPCRoute that was there before its kind was known": {
+			func(s restingService) {
+				s.foreign(grpcRoutes, "GRPCRoute", "*.ns.example.com", public)
+				s.knowsGRPCRoutes()
+			},
+			func(s restingService) { s.store.Remove(grpcRoutes, "other", "foreign") },
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -214,6 +233,31 @@ func TestWhatKeepsAServiceFromResting(t *testing.T) {
 	}
 }
 
+// A cluster may not let the controller list its GRPCRoutes. Who rests goes on, and nobody else
+// comes to rest.
+func TestNobodyComesToRestWhileGRPCRoutesAreUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRestingService(t)
+		defer s.end()
+		s.exists()
+		s.unlisted.Store(true)
+		s.knowsGRPCRoutes()
+		s.pass(2 * time.Minute)
+		if !s.atRest() {
+			t.Errorf("it rested, and does not:\n%s", s.state())
+		}
+		s.loaded("a-00001", time.Minute)
+		s.serves("under load", s.own)
+		s.pass(10 * time.Minute)
+		if !s.own() {
+			t.Errorf("it rests, and somebody may have its host:\n%s", s.state())
+		}
+		s.unlisted.Store(false)
+		s.pass(2 * time.Minute)
+		s.serves("known", s.atRest)
+	})
+}
+
 // Another Gateway is named while a switch cannot end. It may never serve, so the hosts stay where
 // they are, until it is over.
 func TestTheGatewayChangesWhileAServiceIsBetween(t *testing.T) {
@@ -245,15 +289,22 @@ func TestTheGatewayChangesWhileAServiceIsBetween(t *testing.T) {
 	})
 }
 
-// foreign has somebody make an HTTPRoute, whose rule takes a path that nobody asks for here.
-func (s restingService) foreign(host, gateway string) {
+// knowsGRPCRoutes has the kind installed.
+func (s restingService) knowsGRPCRoutes() {
+	s.put(schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "apiextensions.k8s.io/v1",
+		"CustomResourceDefinition", &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: grpcRoutes.Resource + "." + grpcRoutes.Group}})
+}
+
+// foreign has somebody make an HTTPRoute or a GRPCRoute, whose rule takes a path that nobody asks
+// for here.
+func (s restingService) foreign(resource schema.GroupResource, kind, host, gateway string) {
 	namespace, name, _ := strings.Cut(gateway, "/")
 	h := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "foreign"}}
 	h.Spec.ParentRefs = []gatewayv1.ParentReference{{Kind: ptr.To(gatewayv1.Kind("Gateway")), Namespace: ptr.To(gatewayv1.Namespace(namespace)), Name: gatewayv1.ObjectName(name)}}
 	if host != "" {
 		h.Spec.Hostnames = []gatewayv1.Hostname{gatewayv1.Hostname(host)}
 	}
-	s.put(httpRoutes, "gateway.networking.k8s.io/v1", "HTTPRoute", h)
+	s.put(resource, "gateway.networking.k8s.io/v1", kind, h)
 }
 
 func (s restingService) annotate(value string) {

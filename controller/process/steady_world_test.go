@@ -49,13 +49,14 @@ type ground struct {
 	requests map[string]time.Time // when requests woke a revision last
 
 	// What is wrong with the cluster. refuse judges writes in the namespace; away means that no
-	// call of the controller arrives; noPods is why no pod can be created, lacking why none starts.
-	// takes is how long a container runs before it is ready.
-	refuse  func(verb, resource, subresource string) error
-	away    atomic.Bool
-	noPods  string
-	lacking string
-	takes   time.Duration
+	// call of the controller arrives, unlisted that GRPCRoutes may not be read; noPods is why no
+	// pod can be created, lacking why none starts. takes is how long a container runs before it is
+	// ready.
+	refuse         func(verb, resource, subresource string) error
+	away, unlisted atomic.Bool
+	noPods         string
+	lacking        string
+	takes          time.Duration
 	// What the administrator chose: the Gateways, "" for those that are shipped, whether old
 	// revisions are collected at once, and whether hosts get certificates.
 	gateways string
@@ -198,6 +199,9 @@ func (g *ground) way(r *replica) http.RoundTripper {
 	return roundTrip(func(request *http.Request) (*http.Response, error) {
 		if r.cut.Load() || g.away.Load() {
 			return nil, errors.New("no route to the API server")
+		}
+		if g.unlisted.Load() && strings.Contains(request.URL.Path, "/grpcroutes") {
+			return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{}, Body: http.NoBody, Request: request}, nil
 		}
 		return g.config.Transport.RoundTrip(request)
 	})

@@ -5,64 +5,110 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
 )
 
-// byForeignHost indexes the HTTPRoutes that are not Ebb's by their hosts; "" is all hosts.
+// byForeignHost indexes the HTTPRoutes and GRPCRoutes that are not Ebb's by their hosts; "" is all
+// hosts.
 const byForeignHost = "foreign host"
 
-// Foreign tells which HTTPRoutes of others take requests from the common HTTPRoutes. Envoy looks
-// into the most specific virtual host only, and of rules in one virtual host those of the older
-// HTTPRoute count: so one for the same hosts as the common one takes some of its requests, too.
+// Foreign tells which HTTPRoutes and GRPCRoutes of others take requests from the common HTTPRoutes.
+// Envoy looks into the most specific virtual host only, and of rules in one virtual host those of
+// the older object count: so one for the same hosts as the common one takes some of its requests,
+// too.
 type Foreign struct {
 	system     string
-	httpRoutes cache.Indexer
+	httpRoutes cache.SharedIndexInformer
+	grpcRoutes *reconcile.Optional
 }
 
-// NewForeign reads the HTTPRoutes of an informer that has not started yet.
-func NewForeign(informer cache.SharedIndexInformer, system string) Foreign {
-	f := Foreign{system, informer.GetIndexer()}
-	if _, there := f.httpRoutes.GetIndexers()[byForeignHost]; there {
+// NewForeign reads the HTTPRoutes and GRPCRoutes of a Manager that does not run yet.
+func NewForeign(mgr *reconcile.Manager) Foreign {
+	f := Foreign{mgr.SystemNamespace, mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), optionalGRPCRoutes(mgr)}
+	if _, there := f.httpRoutes.GetIndexer().GetIndexers()[byForeignHost]; there {
 		return f
 	}
-	err := informer.AddIndexers(cache.Indexers{byForeignHost: func(object any) (keys []string, _ error) {
-		h, ok := object.(*gatewayv1.HTTPRoute)
-		if !ok || !f.Is(h) {
-			return nil, nil
-		}
-		for _, host := range h.Spec.Hostnames {
-			keys = append(keys, strings.ToLower(string(host)))
-		}
-		if len(keys) == 0 {
-			keys = []string{""}
-		}
-		return keys, nil
-	}})
-	if err != nil {
+	if err := f.httpRoutes.AddIndexers(cache.Indexers{byForeignHost: f.hosts}); err != nil {
 		panic(fmt.Sprintf("index HTTPRoutes of others: %v", err)) // only a started informer refuses
 	}
+	f.grpcRoutes.Index(byForeignHost, f.hosts)
 	return f
 }
 
-// Is reports whether an HTTPRoute is not Ebb's.
-func (f Foreign) Is(h *gatewayv1.HTTPRoute) bool {
-	return ownerKind(h) == "" && (h.Namespace != f.system || h.Labels[names.CommonLabel] == "" && h.Labels[names.BridgeLabel] == "")
+func (f Foreign) hosts(object any) (keys []string, _ error) {
+	h := asHTTPRoute(object)
+	if h == nil || !f.is(object) {
+		return nil, nil
+	}
+	for _, host := range h.Spec.Hostnames {
+		keys = append(keys, strings.ToLower(string(host)))
+	}
+	if len(keys) == 0 {
+		keys = []string{""}
+	}
+	return keys, nil
 }
 
-// Takes returns the HTTPRoute of somebody else at one of the Gateways that has a host, or a
-// wildcard for it that is no shorter than the common HTTPRoute's, which is "" for all hosts. It
-// returns "" if there is none.
+// is reports whether an HTTPRoute or a GRPCRoute is not Ebb's, which makes no GRPCRoute.
+func (f Foreign) is(object any) bool {
+	h, ok := object.(*gatewayv1.HTTPRoute)
+	return !ok || ownerKind(h) == "" && (h.Namespace != f.system || h.Labels[names.CommonLabel] == "" && h.Labels[names.BridgeLabel] == "")
+}
+
+// Watch calls changed when one of others is made, changed or deleted, or those of the cluster
+// become known. c reconciles all keys when the kind GRPCRoute is installed or removed.
+func (f Foreign) Watch(c *reconcile.Controller, changed func()) {
+	one := func(object any) {
+		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if f.is(object) {
+			changed()
+		}
+	}
+	handler := cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, existed bool) {
+			if !existed {
+				one(object)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			if before.(metav1.Object).GetGeneration() != after.(metav1.Object).GetGeneration() {
+				one(after)
+			}
+		},
+		DeleteFunc: one,
+	}
+	if _, err := f.httpRoutes.AddEventHandler(handler); err != nil {
+		panic(fmt.Sprintf("watch for the HTTPRoutes of others: %v", err)) // only a stopped informer refuses
+	}
+	c.HandleOptional(f.grpcRoutes, handler)
+}
+
+// Unknown reports whether the cluster has GRPCRoutes that nobody has listed yet.
+func (f Foreign) Unknown() bool { return f.grpcRoutes.Unknown() }
+
+// Takes returns the HTTPRoute or GRPCRoute of somebody else at one of the Gateways that has a host,
+// or a wildcard for it that is no shorter than the common HTTPRoute's, which is "" for all hosts.
+// It returns "" if there is none.
 func (f Foreign) Takes(host, common string, on []settings.GatewayRef) string {
 	for _, one := range above(host, common) {
-		found, _ := f.httpRoutes.ByIndex(byForeignHost, one) // fails only if there is no such index
+		found, _ := f.httpRoutes.GetIndexer().ByIndex(byForeignHost, one) // fails only if there is no such index
 		for _, object := range found {
 			if h := object.(*gatewayv1.HTTPRoute); at(h, on) {
-				return h.Namespace + "/" + h.Name
+				return "HTTPRoute " + h.Namespace + "/" + h.Name
+			}
+		}
+		for _, object := range f.grpcRoutes.By(byForeignHost, one) {
+			if g := asHTTPRoute(object); at(g, on) {
+				return "GRPCRoute " + g.Namespace + "/" + g.Name
 			}
 		}
 	}

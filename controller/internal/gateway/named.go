@@ -22,6 +22,13 @@ const byNamed = "named"
 // grpcRoutes are watched where the cluster has the kind. Ebb makes none.
 var grpcRoutes = schema.GroupVersionResource{Group: gatewayv1.GroupName, Version: "v1", Resource: "grpcroutes"}
 
+// optionalGRPCRoutes are those of the cluster. A controller that may not read them does the rest.
+func optionalGRPCRoutes(mgr *reconcile.Manager) *reconcile.Optional {
+	o := mgr.Optional(grpcRoutes, "")
+	o.Late()
+	return o
+}
+
 // Named tells which Services HTTPRoutes and GRPCRoutes name, those of others too, with backends of
 // other namespaces, those that get a copy of each request, and those whose clients a mesh leads.
 type Named struct {
@@ -32,7 +39,7 @@ type Named struct {
 // NewNamed reads the HTTPRoutes and GRPCRoutes of a Manager that does not run yet. The controller
 // reconciles what they name, while on says so.
 func NewNamed(mgr *reconcile.Manager, c *reconcile.Controller, on func() bool) Named {
-	informer, grpc := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), mgr.Optional(grpcRoutes, "")
+	informer, grpc := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), optionalGRPCRoutes(mgr)
 	named := func(object any) (keys []string, _ error) {
 		for _, key := range AllServices(object) {
 			keys = append(keys, key.String())
@@ -45,7 +52,6 @@ func NewNamed(mgr *reconcile.Manager, c *reconcile.Controller, on func() bool) N
 		}
 	}
 	grpc.Index(byNamed, named)
-	grpc.Late()
 	concerned := func(object any) []reconcile.Key {
 		if !on() {
 			return nil
@@ -60,50 +66,50 @@ func NewNamed(mgr *reconcile.Manager, c *reconcile.Controller, on func() bool) N
 // By reports whether an HTTPRoute or GRPCRoute names the Service.
 func (n Named) By(service types.NamespacedName) bool {
 	keys, _ := n.httpRoutes.IndexKeys(byNamed, service.String()) // fails only if there is no such index
-	return len(keys) > 0 || n.grpcRoutes.Has(byNamed, service.String())
+	return len(keys) > 0 || len(n.grpcRoutes.By(byNamed, service.String())) > 0
 }
 
 // Unknown reports whether the cluster has GRPCRoutes that nobody has listed yet.
-func (n Named) Unknown() bool { return n.grpcRoutes.Present() && !n.grpcRoutes.Synced() }
+func (n Named) Unknown() bool { return n.grpcRoutes.Unknown() }
 
 // AllServices returns the Services that an HTTPRoute or a GRPCRoute names.
 func AllServices(object any) []types.NamespacedName {
-	n := naming{}
-	switch o := object.(type) {
-	case *gatewayv1.HTTPRoute:
-		n.namespace = o.Namespace
-		n.clientsOf(o.Spec.ParentRefs)
-		for _, rule := range o.Spec.Rules {
-			for _, f := range rule.Filters {
-				n.copies(f.RequestMirror)
-			}
-			for _, ref := range rule.BackendRefs {
-				n.add(ref.BackendObjectReference)
-				for _, f := range ref.Filters {
-					n.copies(f.RequestMirror)
-				}
-			}
-		}
-	case *unstructured.Unstructured:
-		g := gatewayv1.GRPCRoute{}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &g) != nil {
-			return nil // its definition allows none like this
-		}
-		n.namespace = g.Namespace
-		n.clientsOf(g.Spec.ParentRefs)
-		for _, rule := range g.Spec.Rules {
-			for _, f := range rule.Filters {
-				n.copies(f.RequestMirror)
-			}
-			for _, ref := range rule.BackendRefs {
-				n.add(ref.BackendObjectReference)
-				for _, f := range ref.Filters {
-					n.copies(f.RequestMirror)
-				}
-			}
+	h := asHTTPRoute(object)
+	if h == nil {
+		return nil
+	}
+	n := naming{namespace: h.Namespace}
+	n.clientsOf(h.Spec.ParentRefs)
+	for _, rule := range h.Spec.Rules {
+		n.copies(rule.Filters)
+		for _, ref := range rule.BackendRefs {
+			n.add(ref.BackendObjectReference)
+			n.copies(ref.Filters)
 		}
 	}
 	return n.services
+}
+
+// asHTTPRoute returns an HTTPRoute, or a GRPCRoute as one that matches everything: both kinds are
+// alike but for what they match. It returns nil for what is neither.
+func asHTTPRoute(object any) *gatewayv1.HTTPRoute {
+	switch o := object.(type) {
+	case *gatewayv1.HTTPRoute:
+		return o
+	case *unstructured.Unstructured:
+		h, o := &gatewayv1.HTTPRoute{}, o.DeepCopy()
+		rules, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "rules")
+		list, _ := rules.([]any)
+		for _, rule := range list {
+			if fields, ok := rule.(map[string]any); ok {
+				delete(fields, "matches")
+			}
+		}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, h) == nil {
+			return h // else its definition allows none like this
+		}
+	}
+	return nil
 }
 
 // naming collects the Services that an object of a namespace names.
@@ -118,9 +124,11 @@ func (n *naming) add(ref gatewayv1.BackendObjectReference) {
 	}
 }
 
-func (n *naming) copies(mirror *gatewayv1.HTTPRequestMirrorFilter) {
-	if mirror != nil {
-		n.add(mirror.BackendRef)
+func (n *naming) copies(filters []gatewayv1.HTTPRouteFilter) {
+	for _, f := range filters {
+		if f.RequestMirror != nil {
+			n.add(f.RequestMirror.BackendRef)
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ func started(t *testing.T, objects ...runtime.Object) (Hosts, Led, Foreign) {
 	}
 	w := stage.Manager(t, config, settings.NewStore(settings.Default()))
 	httpRoutes, routes := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), w.EbbInformers.Serving().V1().Routes().Informer()
-	hosts, led, foreign := NewHosts(w, nil), NewLed(httpRoutes, routes), NewForeign(httpRoutes, "knative-serving")
+	hosts, led, foreign := NewHosts(w, nil), NewLed(httpRoutes, routes), NewForeign(w)
 	stop := make(chan struct{})
 	t.Cleanup(func() { close(stop); w.EbbInformers.Shutdown(); w.GatewayInformers.Shutdown() })
 	w.EbbInformers.Start(stop)
@@ -128,13 +128,13 @@ func TestWhichHTTPRoutesOfOthersTakeAHost(t *testing.T) {
 		route("elsewhere", "edge/gateway", "elsewhere.ns.example.com"), route("wide", on[0].Gateway, "*.shop.example.com"), route("short", on[0].Gateway, "*.com"))
 	for _, c := range []struct{ host, common, want string }{
 		{"hello.ns.example.com", "*.example.com", ""},
-		{"exact.ns.example.com", "*.example.com", "other/exact"},
+		{"exact.ns.example.com", "*.example.com", "HTTPRoute other/exact"},
 		{"elsewhere.ns.example.com", "*.example.com", ""},
-		{"hello.shop.example.com", "*.example.com", "other/wide"},
-		{"forged.ns.example.com", "*.example.com", "other/forged"},
+		{"hello.shop.example.com", "*.example.com", "HTTPRoute other/wide"},
+		{"forged.ns.example.com", "*.example.com", "HTTPRoute other/forged"},
 		{"own.ns.example.com", "*.example.com", ""},
-		{"hello.ns.example.com", "*.com", "other/short"},
-		{"hello.ns.svc", "", "other/all"},
+		{"hello.ns.example.com", "*.com", "HTTPRoute other/short"},
+		{"hello.ns.svc", "", "HTTPRoute other/all"},
 	} {
 		if got := foreign.Takes(c.host, c.common, on); got != c.want {
 			t.Errorf("%s below %q is taken by %q, want %q", c.host, c.common, got, c.want)

@@ -66,7 +66,12 @@ func (mgr *Manager) Optional(resource schema.GroupVersionResource, labelSelector
 // WatchOptional is Watch for an optional kind. When the kind is installed or removed, all keys are
 // reconciled.
 func (c *Controller) WatchOptional(o *Optional, toKeys func(object any) []Key) {
-	o.handlers = append(o.handlers, c.handler(toKeys, c.Enqueue))
+	c.HandleOptional(o, c.handler(toKeys, c.Enqueue))
+}
+
+// HandleOptional is WatchOptional with a handler of events.
+func (c *Controller) HandleOptional(o *Optional, handler cache.ResourceEventHandler) {
+	o.handlers = append(o.handlers, handler)
 	o.changed = append(o.changed, func() { c.EnqueueAll(presenceWithin) })
 }
 
@@ -79,17 +84,20 @@ func (o *Optional) Index(name string, keys cache.IndexFunc) {
 }
 
 // Late has nobody wait at the start until the objects are known. So a cluster that does not let us
-// read them has all but what depends on them.
+// read them has all but what depends on them. All keys are reconciled when they are known.
 func (o *Optional) Late() { o.late = true }
 
-// Has reports whether an index has a value for an object.
-func (o *Optional) Has(index, value string) bool {
+// By returns the objects for which an index has a value. They must not be changed.
+func (o *Optional) By(index, value string) (out []*unstructured.Unstructured) {
 	informer := o.store()
 	if informer == nil {
-		return false
+		return nil
 	}
-	keys, _ := informer.GetIndexer().IndexKeys(index, value) // fails only if there is no such index
-	return len(keys) > 0
+	found, _ := informer.GetIndexer().ByIndex(index, value) // fails only if there is no such index
+	for _, object := range found {
+		out = append(out, object.(*unstructured.Unstructured))
+	}
+	return out
 }
 
 // Present reports whether the cluster has the kind.
@@ -100,6 +108,9 @@ func (o *Optional) Synced() bool {
 	informer := o.store()
 	return informer != nil && informer.HasSynced()
 }
+
+// Unknown reports whether the cluster has the kind, and nobody has listed its objects yet.
+func (o *Optional) Unknown() bool { return o.Present() && !o.Synced() }
 
 func (o *Optional) store() cache.SharedIndexInformer {
 	o.mu.Lock()
@@ -228,7 +239,15 @@ func (o *Optional) begin(ctx context.Context) {
 	inner, stop := context.WithCancel(ctx)
 	o.informer, o.stop = informer, stop
 	go informer.Run(inner.Done())
-	o.tell()
+	if !o.late {
+		o.tell()
+		return
+	}
+	go func() {
+		if cache.WaitForCacheSync(inner.Done(), informer.HasSynced) {
+			o.tell()
+		}
+	}()
 }
 
 func (o *Optional) end() {

@@ -55,8 +55,8 @@ func (r *reconciler) lead(ctx context.Context, route *servingv1.Route, in *plan.
 	}
 	own, bridges := t.have(), r.rests.bridges.Of(r.system, string(route.UID))
 	apart := r.apart(route, in, p, s)
-	if apart == "" && t.told == nil && len(own) == 0 && !r.covered(p) {
-		apart = "the gateways do not have the common HTTPRoutes yet"
+	if apart == "" && t.told == nil && len(own) == 0 && !r.mayBegin(p) {
+		apart = "the gateways do not have the common HTTPRoutes yet, or which GRPCRoutes there are is not known"
 	}
 	if !s.Gateway.Resting && t.told == nil && len(bridges) == 0 {
 		r.rests.forget(t.key)
@@ -98,7 +98,7 @@ func (t *turn) have() (out []*gatewayv1.HTTPRoute) {
 // decide sets what the Route is to be, and says when to decide again if nothing tells.
 func (t *turn) decide(apart string, own bool) (again time.Duration) {
 	if t.want = resting.Apart; apart == "" && t.changedTo() != nil { // else the plan is too long
-		t.want, again = t.course.whatItShallBe(own, t.covered(t.p), t.now())
+		t.want, again = t.course.whatItShallBe(own, t.mayBegin(t.p), t.now())
 	}
 	t.course.want = t.want
 	return again
@@ -114,7 +114,7 @@ func (t *turn) proceed(ctx context.Context, own []*gatewayv1.HTTPRoute, bridged 
 		if done, err = t.follow(ctx, t.route, t.p, t.s, t.state, t.byName); err != nil || !done || t.changed {
 			return 0, done, err
 		}
-		if followed, _ := t.followed(); !followed || !t.covered(t.p) || t.state.InProgress() {
+		if followed, _ := t.followed(); !followed || !t.mayBegin(t.p) || t.state.InProgress() {
 			return 0, true, nil
 		}
 	case t.want != resting.Rest && !between && t.full(own):

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
@@ -108,7 +107,7 @@ func newRests(mgr *reconcile.Manager, c *reconcile.Controller, seen *shared.Seen
 		seen:        seen,
 		activators:  ready.New(gateway.NewFinder(mgr.Kube, mgr.Now), func(key types.NamespacedName) { c.Enqueue(key) }),
 		bridges:     reconcile.IndexByLabel[*gatewayv1.HTTPRoute](mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), names.BridgeLabel),
-		foreign:     gateway.NewForeign(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), mgr.SystemNamespace),
+		foreign:     gateway.NewForeign(mgr),
 		autoscalers: mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Lister(),
 		mappings:    gateway.Mappings(mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer()),
 		courses:     map[reconcile.Key]*course{},
@@ -138,30 +137,11 @@ func watchRests(c *reconcile.Controller, mgr *reconcile.Manager, naming func(tar
 	})
 	// Which Routes the HTTPRoutes of others concern, their hosts do not tell: they may be
 	// wildcards.
-	foreign := gateway.NewForeign(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), mgr.SystemNamespace)
-	all := func(object any) {
-		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
-		if h, ok := object.(*gatewayv1.HTTPRoute); ok && on() && foreign.Is(h) {
+	gateway.NewForeign(mgr).Watch(c, func() {
+		if on() {
 			c.EnqueueAll(coveredWithin)
 		}
-	}
-	if _, err := mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(object any, existed bool) {
-			if !existed {
-				all(object)
-			}
-		},
-		UpdateFunc: func(before, after any) {
-			if before.(*gatewayv1.HTTPRoute).Generation != after.(*gatewayv1.HTTPRoute).Generation {
-				all(after)
-			}
-		},
-		DeleteFunc: all,
-	}); err != nil {
-		panic(fmt.Sprintf("watch for the HTTPRoutes of others: %v", err)) // only a stopped informer refuses
-	}
+	})
 	c.Watch(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), func(object any) []reconcile.Key {
 		if h, ok := object.(*gatewayv1.HTTPRoute); ok && h.Namespace == mgr.SystemNamespace && h.Labels[names.BridgeLabel] != "" {
 			key, _ := shared.Route(h)
@@ -198,8 +178,8 @@ func (r *reconciler) apart(route *servingv1.Route, in *plan.Input, p *plan.Plan,
 	return r.takenFromCommon(p, s)
 }
 
-// takenFromCommon says which HTTPRoute of somebody else takes a host of the plan from the common
-// one, or some of its requests, "" if none does.
+// takenFromCommon says which HTTPRoute or GRPCRoute of somebody else takes a host of the plan from
+// the common HTTPRoute, or some of its requests, "" if none does.
 func (r *reconciler) takenFromCommon(p *plan.Plan, s *settings.Snapshot) string {
 	for _, t := range p.Targets {
 		on := s.Gateway.External
@@ -208,7 +188,7 @@ func (r *reconciler) takenFromCommon(p *plan.Plan, s *settings.Snapshot) string 
 		}
 		for _, host := range t.Hosts {
 			if by := r.rests.foreign.Takes(host, r.rests.seen.Wildcard(t.Visibility, host), on); by != "" {
-				return fmt.Sprintf("HTTPRoute %s takes requests for %s", by, host)
+				return fmt.Sprintf("%s takes requests for %s", by, host)
 			}
 		}
 	}
@@ -239,6 +219,9 @@ func (r *reconciler) covered(p *plan.Plan) bool {
 	return !slices.ContainsFunc(p.Targets, func(t plan.Target) bool { return !r.rests.seen.Covers(t.Visibility, gatewayapi.Name(t)) })
 }
 
+// mayBegin reports whether a Route that does not rest may come to.
+func (r *reconciler) mayBegin(p *plan.Plan) bool { return r.covered(p) && !r.rests.foreign.Unknown() }
+
 // look notes whether gateways send requests to pods.
 func (c *course) look(served bool, now time.Time) {
 	if served {
@@ -256,17 +239,17 @@ func (c *course) look(served bool, now time.Time) {
 //	between  own  served past the activators  ->
 //	no       no   for busyFor                 Busy
 //	no       no   else                        Rest
-//	no       yes  not for quietFor            Rest, if gateways lead its hosts to activators without them
+//	no       yes  not for quietFor            Rest, if mayBegin
 //	no       yes  else                        Busy
 //	yes           as above for one of both times, else as before
-func (c *course) whatItShallBe(own, covered bool, now time.Time) (want resting.Want, again time.Duration) {
+func (c *course) whatItShallBe(own, mayBegin bool, now time.Time) (want resting.Want, again time.Duration) {
 	served := !c.busy.IsZero()
 	toBusy, toQuiet := c.busy.Add(busyFor).Sub(now), c.quiet.Add(quietFor).Sub(now)
 	busy, quiet := served && toBusy <= 0, !served && toQuiet <= 0
 	switch {
 	case busy:
 		return resting.Busy, 0
-	case quiet && covered:
+	case quiet && mayBegin:
 		return resting.Rest, 0
 	case c.between && c.want == resting.Rest:
 	case c.between || own:
