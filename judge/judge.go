@@ -1,6 +1,7 @@
 // Package judge says whether a new revision may have more requests, has to wait, or goes back.
 //
-// Owns: what a guard says, the evidence against a new revision, the verdict with its reason.
+// Owns: what a guard says, the evidence against a new revision, the verdict with its reason, which
+// seconds count, and what is remembered of a rollout.
 // Reads: the guard, state and input that the caller passes, and the time.
 // Writes: nothing but its results.
 // Never: looks at a clock, logs, starts a goroutine or does I/O.

@@ -27,62 +27,27 @@ import (
 
 // This file lets package judge decide about gradual rollouts (decision 19).
 
-// lookAgain is when a judge looks without an answer of the autoscaler. With one it looks at once.
-const lookAgain = 2 * time.Second
-
-// memory is what the judge of a rollout remembers. It is in the annotation with the shares as it
-// was when the split or the verdict last changed. A new leader goes on from there: it has lost
-// evidence, so it is slower and not wrong.
-type memory struct {
-	Revision string      `json:"revision"` // the new one
-	State    judge.State `json:"state"`
-	Until    time.Time   `json:"until"` // the newest second that was counted
-	Rule     string      `json:"rule,omitempty"`
-	Reason   string      `json:"reason,omitempty"`
-}
-
-func (m *memory) encode() json.RawMessage {
-	raw, err := json.Marshal(m)
-	if err != nil {
-		return nil // numbers, times and texts always encode
-	}
-	return raw
-}
-
-// trials are the rollouts that are judged, by Route.
+// trials are the rollouts that are judged, by Route. A new leader goes on from the records that are
+// in the annotation with the shares.
 type trials struct {
 	mutex sync.Mutex
-	all   map[reconcile.Key]*trial
+	all   map[reconcile.Key]*judge.Trial
 }
 
-// trial is one of them. Only the reconcile of its Route uses it.
-type trial struct {
-	memory
-	looked time.Time
-	held   bool
-	// suspect says that something speaks against the revision while it is held.
-	suspect bool
-	cannot  string // why the newest answer said that it cannot be judged
-}
-
-// of returns the trial of a rollout to a revision, from its memory if this process has none.
-func (t *trials) of(key reconcile.Key, revision string, stored json.RawMessage, now time.Time) *trial {
+// of returns the trial of a rollout to a revision, from its record if this process has none. Only
+// the reconcile of its Route uses it.
+func (t *trials) of(key reconcile.Key, revision string, record json.RawMessage, now time.Time) *judge.Trial {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	one := t.all[key]
-	if one != nil && one.Revision == revision {
+	if one := t.all[key]; one != nil && one.Revision == revision {
 		return one
 	}
-	one = &trial{}
-	if json.Unmarshal(stored, &one.memory) != nil || one.Revision != revision {
-		// What came before the first percent is no draw between the two revisions.
-		one.memory = memory{Revision: revision, Until: now}
-	}
 	if t.all == nil {
-		t.all = map[reconcile.Key]*trial{}
+		t.all = map[reconcile.Key]*judge.Trial{}
 	}
-	t.all[key] = one
-	return one
+	one := judge.Resume(revision, record, now)
+	t.all[key] = &one
+	return &one
 }
 
 // forget drops what this process knows of the rollout of a Route.
@@ -97,59 +62,47 @@ func (t *trials) end(key reconcile.Key) {
 	delete(t.all, key)
 }
 
-// verdictOf judges the rollout of a Route, if one is under way, and holds it or lets it go. reason
+// judged has the rollout of a Route judged, if one is under way, and holds it or lets it go. reason
 // is what the condition is to say; again is when to look next, 0 if nothing is judged.
-func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, m manner, before rollout.State) (state rollout.State, reason string, again time.Duration, err error) {
+func (r *reconciler) judged(ctx context.Context, route *servingv1.Route, m manner, state rollout.State) (_ rollout.State, reason string, again time.Duration, err error) {
 	key := reconcile.Key{Namespace: route.Namespace, Name: route.Name}
-	at := underWay(before)
+	at := underWay(state)
 	if at < 0 || !m.guard.On() {
 		r.trials.end(key)
-		for i := range before.Configurations { // the guard may have been removed in the middle
-			before.Configurations[i].Judge = rollout.Judge{}
+		for i := range state.Configurations { // the guard may have been removed in the middle
+			state.Configurations[i].Judge = rollout.Judge{}
 		}
-		return before, "", 0, nil
+		return state, "", 0, nil
 	}
-	c, now := &before.Configurations[at], r.now()
+	c, now := &state.Configurations[at], r.now()
 	newest := c.Revisions[len(c.Revisions)-1].Revision
-	t := r.trials.of(key, newest, c.Judged, now)
-	var heard *answer
+	trial := r.trials.of(key, newest, c.Judged, now)
+	var found judge.Finding
+	*trial, found = trial.Look(m.guard, r.sight(route, m, c, now), now)
+	c.Held, c.Suspect = trial.Held, trial.Suspect
+	if found.Back {
+		err = r.convict(ctx, route, newest, found.Reason)
+	} else if found.Write {
+		c.Judged = trial.Encode()
+	}
+	return state, found.Reason, found.Again, err
+}
+
+// sight is what the judge of a rollout sees.
+func (r *reconciler) sight(route *servingv1.Route, m manner, c *rollout.Configuration, now time.Time) judge.Sight {
+	newest := c.Revisions[len(c.Revisions)-1]
+	stage, _ := c.At(m.stages)
+	s := judge.Sight{Share: int(newest.Percent), Due: c.Step.Size > 0 && now.UnixNano() >= c.Step.Next, Last: c.LastStep(), Least: stage.Requests,
+		Held: c.Held, Recorded: c.Judged != nil}
 	service := route.Labels[names.ServiceLabel]
-	cannot := m.unjudged(newest, service)
-	if cannot == "" {
-		heard = r.heard(key, service)
+	if s.Cannot = m.unjudged(newest.Revision, service); s.Cannot != "" {
+		return s
 	}
-	// A step that is due is judged when it is due, because it may need more than those before.
-	due := c.Step.Size > 0 && now.UnixNano() >= c.Step.Next
-	if next := lookAgain - now.Sub(t.looked); next > 0 && heard == nil && !due {
-		c.Held, c.Suspect = t.held, t.suspect
-		return before, t.Reason, next, nil
+	heard := r.heard(reconcile.Key{Namespace: route.Namespace, Name: route.Name}, service)
+	if s.Heard = heard != nil; s.Heard && heard.err == nil {
+		s.Figures = figures(heard.view, c.Revisions)
 	}
-	t.looked = now
-	all := t.inputs(heard, c, due, m.stages)
-	if cannot == "" {
-		cannot = t.cannot
-	}
-	rule, why := "", cannot
-	t.held, t.suspect = false, false
-	if cannot == "" {
-		var d judge.Decision
-		for i := range all {
-			d, t.State = judge.Decide(m.guard, t.State, all[i], now.Add(-time.Duration(len(all)-1-i)*time.Second))
-		}
-		if d.Verdict == judge.GoBack {
-			// What follows comes with the news of the annotation. Until then no step is due.
-			t.held, t.suspect, c.Held, c.Suspect = true, true, true, true
-			return before, d.Reason(), lookAgain, r.convict(ctx, route, newest, d.Reason())
-		}
-		t.held, t.suspect, rule, why = d.Verdict == judge.Wait, d.Suspects(), d.Rule, d.Reason()
-	}
-	// A write for each look would be one each second, to the gateways and into the status.
-	if c.Held != t.held || c.Judged == nil || t.Rule != rule || cannot != "" && t.Reason != cannot || due && !t.held {
-		t.Rule, t.Reason = rule, why
-		c.Held, c.Judged = t.held, t.encode()
-	}
-	c.Suspect = t.suspect
-	return before, t.Reason, lookAgain, nil
+	return s
 }
 
 // unjudged says why nobody judges the rollout to a revision of a Service, "" if somebody does.
@@ -163,24 +116,6 @@ func (m *manner) unjudged(revision, service string) string {
 		return "only rollouts of Services are judged"
 	}
 	return ""
-}
-
-// inputs is what the judge gets, at least one. due says that a step is.
-func (t *trial) inputs(heard *answer, c *rollout.Configuration, due bool, stages []rollout.Stage) (all []judge.Input) {
-	if heard != nil && heard.err == nil {
-		// The judge says for how long nobody told. The autoscaler's log says why.
-		all, t.cannot = t.read(heard.view, *c)
-	}
-	if len(all) == 0 {
-		share := c.Revisions[len(c.Revisions)-1].Percent
-		all = []judge.Input{{Share: int(share), Preview: share == 0}}
-	}
-	if due {
-		last := &all[len(all)-1]
-		at, _ := c.At(stages)
-		last.Last, last.Least = c.LastStep(), at.Requests
-	}
-	return all
 }
 
 // underWay is the place of the target whose rollout can be judged, or -1.
@@ -218,86 +153,37 @@ func (r *reconciler) unseen(namespace string, state rollout.State) string {
 	return ""
 }
 
-// read takes the seconds that are told of all revisions and were not counted yet, oldest first.
-// cannot says why a rollout cannot be judged at all; it goes by the clock then. Told by two
-// replicas, those of two revisions end at different moments; what is left over comes with the next
-// look.
-func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (all []judge.Input, cannot string) {
-	last, ready := len(c.Revisions)-1, false
-	told := make([]*viewv1alpha1.Judged, len(c.Revisions))
-	var until time.Time
-	for i, share := range c.Revisions {
+// figures are what a view tells of the revisions of a rollout. Of a new one without a share they
+// are those of its tag.
+func figures(v *viewv1alpha1.ServiceView, shares []rollout.Share) []judge.Figures {
+	out := make([]judge.Figures, len(shares))
+	for i, share := range shares {
+		out[i].Name = share.Revision
 		at := slices.IndexFunc(v.Revisions, func(r viewv1alpha1.RevisionView) bool { return r.Name == share.Revision })
 		if at < 0 || v.Revisions[at].Judged == nil {
-			return nil, ""
+			continue
 		}
-		j := v.Revisions[at].Judged
-		switch n := len(j.Seconds); {
-		case n == 0 && j.Uncounted > 0:
-			return nil, fmt.Sprintf("the pods of %s are of a version of Ebb that does not count how requests end", share.Revision)
-		case n == 0:
-			return nil, ""
-		case until.IsZero() || j.Seconds[n-1].At.Before(until):
-			until = j.Seconds[n-1].At
-		}
-		told[i], ready = j, v.Revisions[at].Now.Replicas.Ready > 0 // of the last one, which is the new one
-	}
-	if !until.After(t.Until) {
-		return nil, ""
-	}
-	seconds := make([][]viewv1alpha1.Second, len(told))
-	for i, j := range told {
-		for _, s := range j.Seconds {
-			if s.At.After(t.Until) && !s.At.After(until) {
-				seconds[i] = append(seconds[i], s)
-			}
+		told := v.Revisions[at].Judged
+		out[i].Uncounted, out[i].Ready = told.Uncounted > 0, v.Revisions[at].Now.Replicas.Ready > 0
+		out[i].Starts = time.Duration(told.StartingSeconds * float64(time.Second))
+		for k := range told.Seconds {
+			out[i].Seconds = append(out[i].Seconds, judge.Second{At: told.Seconds[k].At, Counts: counts(&told.Seconds[k], i == len(shares)-1 && share.Percent == 0)})
 		}
 	}
-	t.Until = until
-	// What is judged together counts as one moment, so a look that comes late must not put seconds
-	// together, unless it is unknown which of one revision is which of another.
-	n := len(seconds[0])
-	if slices.ContainsFunc(seconds, func(s []viewv1alpha1.Second) bool { return len(s) != n }) {
-		n = 1
-	}
-	all = make([]judge.Input, n)
-	for i, j := range told {
-		for k := range seconds[i] {
-			in := &all[min(k, n-1)]
-			into := &in.Old
-			if i == last {
-				into = &in.New
-			}
-			count(into, &seconds[i][k], i == last && c.Revisions[last].Percent == 0)
-		}
-		starts := &all[n-1].OldStarts
-		if i == last {
-			starts = &all[n-1].NewStarts
-		}
-		*starts = max(*starts, time.Duration(j.StartingSeconds*float64(time.Second)))
-	}
-	for i := range all {
-		all[i].Told, all[i].Share, all[i].Preview = true, int(c.Revisions[last].Percent), c.Revisions[last].Percent == 0
-		all[i].NewReady = ready
-	}
-	return all, ""
+	return out
 }
 
-// count adds a second of a revision, or of a preview, which has the requests of a tag.
-func count(into *judge.Counts, s *viewv1alpha1.Second, preview bool) {
+// counts are those of a second of a revision, or of a preview, which has the requests of a tag.
+func counts(s *viewv1alpha1.Second, preview bool) (c judge.Counts) {
 	if preview {
-		into.Requests += s.Tagged[0] + s.Tagged[1]
-		into.Errors += s.Tagged[1]
-		return
+		c.Requests, c.Errors = s.Tagged[0]+s.Tagged[1], s.Tagged[1]
+		return c
 	}
-	into.Requests += s.Good + s.Failed
-	into.Errors += s.Failed
-	latency := s.Latency()
-	into.Latency.Merge(&latency)
-	for drawer, n := range s.Senders[:min(len(s.Senders), len(into.Senders))] {
-		into.Senders[drawer].Requests += n[0] + n[1]
-		into.Senders[drawer].Errors += n[1]
+	c.Requests, c.Errors, c.Latency = s.Good+s.Failed, s.Failed, s.Latency()
+	for drawer, n := range s.Senders[:min(len(s.Senders), len(c.Senders))] {
+		c.Senders[drawer] = judge.Tally{Requests: n[0] + n[1], Errors: n[1]}
 	}
+	return c
 }
 
 // convict writes on a Revision that it went back, and why. From then on this is the truth: a Route

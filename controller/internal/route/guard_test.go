@@ -52,84 +52,51 @@ func told(seconds map[string]string) *viewv1alpha1.ServiceView {
 	return v
 }
 
-func TestEachSecondIsJudgedOnceAndOfAllRevisions(t *testing.T) {
-	c := rollout.Configuration{Name: "hello", Percent: 100, Revisions: []rollout.Share{{Revision: "a", Percent: 60}, {Revision: "b", Percent: 30}, {Revision: "d", Percent: 10}}}
-	one := &trial{memory: memory{Revision: "d", Until: time.Unix(1, 0)}}
-	show := func(all []judge.Input, cannot string) string {
-		if cannot != "" {
-			return cannot
+func TestAViewIsReadForEachRevision(t *testing.T) {
+	v := told(map[string]string{"a": "1:9/1", "b": "2:60/3 3:7/0"})
+	for i := range v.Revisions {
+		if r := &v.Revisions[i]; r.Name == "b" {
+			r.Judged.Uncounted, r.Judged.StartingSeconds, r.Now.Replicas.Ready = 2, 70, 1
+			r.Judged.Seconds[0].Tagged = [2]uint64{4, 2}
 		}
-		var out []string
-		for _, in := range all {
-			out = append(out, fmt.Sprintf("%v %d%%: %d/%d and %d/%d, %d and %d timed", in.Told, in.Share, in.Old.Requests, in.Old.Errors, in.New.Requests, in.New.Errors,
-				in.Old.Latency[10], in.New.Latency[10]))
-		}
-		return strings.Join(out, "; ")
 	}
 	for _, row := range []struct {
 		behaviour string
-		seconds   map[string]string
+		shares    []rollout.Share
 		want      string
 	}{
-		{"what came before the rollout is not counted", map[string]string{"a": "1:50/5 2:60/0", "b": "2:30/1", "d": "1:9/9 2:10/2"}, "true 10%: 91/1 and 12/2, 90 and 10 timed"},
-		{"nor what was counted", map[string]string{"a": "2:60/0", "b": "2:30/1", "d": "2:10/2"}, ""},
-		{"nor what not all have told", map[string]string{"a": "3:1/0 4:1/0", "b": "3:2/0", "d": "3:4/1 4:100/100"}, "true 10%: 3/0 and 5/1, 3 and 4 timed"},
-		{"that is counted later", map[string]string{"a": "4:1/0 5:1/0", "b": "5:2/0", "d": "3:4/1 4:100/100 5:1/0"}, "true 10%: 4/0 and 201/100, 4 and 101 timed"},
-		{"each second by itself", map[string]string{"a": "6:1/0 7:5/1", "b": "6:1/0 7:2/0", "d": "6:1/0 7:3/1"},
-			"true 10%: 2/0 and 1/0, 2 and 1 timed; true 10%: 8/1 and 4/1, 7 and 3 timed"},
-		{"a revision that nobody tells of", map[string]string{"a": "9:1/0", "d": "9:1/0"}, ""},
-		{"a revision that has told nothing yet", map[string]string{"a": "9:1/0", "b": "", "d": "9:1/0"}, ""},
+		{"in the order of the split, with nothing of one that is not told of", []rollout.Share{{Revision: "d", Percent: 5}, {Revision: "b", Percent: 5}, {Revision: "a", Percent: 90}},
+			"d: starts 0s; b: 2 60+3 (60 timed), 3 7+0 (7 timed), uncounted, starts 1m10s, ready; a: 1 9+1 (9 timed), starts 0s"},
+		{"a preview has the requests of its tag", []rollout.Share{{Revision: "a", Percent: 100}, {Revision: "b"}},
+			"a: 1 9+1 (9 timed), starts 0s; b: 2 4+2 (0 timed), 3 0+0 (0 timed), uncounted, starts 1m10s, ready"},
 	} {
-		if got := show(one.read(told(row.seconds), c)); got != row.want {
-			t.Errorf("%s: %s, want %s", row.behaviour, got, row.want)
-		}
-	}
-	v := told(map[string]string{"a": "", "b": "9:1/0", "d": "9:1/0"})
-	for i := range v.Revisions {
-		if v.Revisions[i].Name == "a" {
-			v.Revisions[i].Judged.Uncounted = 2
-		}
-	}
-	if got := show(one.read(v, c)); !strings.Contains(got, "the pods of a are of a version of Ebb that does not count") {
-		t.Errorf("pods that do not count: %s", got)
-	}
-	v = told(map[string]string{"a": "10:1/0", "b": "10:1/0", "d": "10:1/0"})
-	for i := range v.Revisions {
-		v.Revisions[i].Judged.StartingSeconds = map[string]float64{"a": 3, "b": 5, "d": 70}[v.Revisions[i].Name]
-	}
-	if all, _ := one.read(v, c); len(all) != 1 || all[0].OldStarts != 5*time.Second || all[0].NewStarts != 70*time.Second || all[0].NewReady {
-		t.Errorf("pods start: %+v", all)
-	}
-	for ready, at := range map[string]int64{"a": 11, "d": 12} {
-		v = told(map[string]string{"a": fmt.Sprintf("%d:1/0", at), "b": fmt.Sprintf("%d:1/0", at), "d": fmt.Sprintf("%d:1/0", at)})
-		for i := range v.Revisions {
-			if v.Revisions[i].Name == ready {
-				v.Revisions[i].Now.Replicas.Ready = 1
+		var all []string
+		for _, f := range figures(v, row.shares) {
+			var one []string
+			for _, s := range f.Seconds {
+				one = append(one, fmt.Sprintf("%d %d+%d (%d timed)", s.At.Unix(), s.Requests-s.Errors, s.Errors, s.Latency[10]))
 			}
+			if f.Uncounted {
+				one = append(one, "uncounted")
+			}
+			one = append(one, fmt.Sprintf("starts %v", f.Starts))
+			if f.Ready {
+				one = append(one, "ready")
+			}
+			all = append(all, f.Name+": "+strings.Join(one, ", "))
 		}
-		one.Until = time.Unix(10, 0)
-		if all, _ := one.read(v, c); len(all) != 1 || all[0].NewReady != (ready == "d") {
-			t.Errorf("a pod of %s is ready: %+v", ready, all)
+		if got := strings.Join(all, "; "); got != row.want {
+			t.Errorf("%s: %s, want %s", row.behaviour, got, row.want)
 		}
 	}
 }
 
-// Senders of all older revisions are counted together. Drawers that this release does not know are
-// not.
+// Drawers that this release does not know are not read.
 func TestSendersAreReadByDrawer(t *testing.T) {
-	c := rollout.Configuration{Percent: 100, Revisions: []rollout.Share{{Revision: "a", Percent: 60}, {Revision: "b", Percent: 30}, {Revision: "d", Percent: 10}}}
-	v := told(map[string]string{"a": "2:60/0", "b": "2:30/1", "d": "2:10/2"})
-	for i := range v.Revisions {
-		v.Revisions[i].Judged.Seconds[0].Senders = map[string][][2]uint64{"a": {1: {5, 0}}, "b": {1: {3, 1}, 40: {9, 9}}, "d": {{1, 0}, {0, 2}}}[v.Revisions[i].Name]
-	}
-	one := &trial{memory: memory{Revision: "d", Until: time.Unix(1, 0)}}
-	all, _ := one.read(v, c)
-	if len(all) != 1 {
-		t.Fatalf("got %+v", all)
-	}
-	old, fresh := [wire.SenderDrawers]judge.Tally{1: {Requests: 9, Errors: 1}}, [wire.SenderDrawers]judge.Tally{0: {Requests: 1}, 1: {Requests: 2, Errors: 2}}
-	if all[0].Old.Senders != old || all[0].New.Senders != fresh {
-		t.Errorf("got %v and %v", all[0].Old.Senders, all[0].New.Senders)
+	s := viewv1alpha1.Second{Good: 30, Failed: 3, Senders: [][2]uint64{1: {3, 1}, 3: {0, 2}, 40: {9, 9}}}
+	want := [wire.SenderDrawers]judge.Tally{1: {Requests: 4, Errors: 1}, 3: {Requests: 2, Errors: 2}}
+	if got := counts(&s, false); got.Senders != want {
+		t.Errorf("got %v", got.Senders)
 	}
 }
 
@@ -164,7 +131,7 @@ func (l *looks) look(t *testing.T, guard string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, reason, again, err := l.verdictOf(t.Context(), l.route, manner{guard: g, stages: l.stages}, rollout.Parse(l.state.String()))
+	state, reason, again, err := l.judged(t.Context(), l.route, manner{guard: g, stages: l.stages}, rollout.Parse(l.state.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,13 +314,13 @@ func TestANewLeaderGoesOn(t *testing.T) {
 	}
 	kept := next.trials.all[reconcile.Key{Namespace: "ns", Name: "hello"}]
 	if kept.State.New.Requests != 20 || !kept.Until.Equal(l.clock) {
-		t.Errorf("it goes on from %+v", kept.memory)
+		t.Errorf("it goes on from %+v", kept.Record)
 	}
 	next.state.Configurations[0].Revisions[1].Revision = "d"
 	next.clock = next.clock.Add(time.Second)
 	next.look(t, "errors<1%")
 	if kept = next.trials.all[reconcile.Key{Namespace: "ns", Name: "hello"}]; kept.Revision != "d" || kept.State.New.Requests != 0 {
-		t.Errorf("another revision begins with %+v", kept.memory)
+		t.Errorf("another revision begins with %+v", kept.Record)
 	}
 }
 

@@ -70,7 +70,7 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 		before = rollout.GiveBack(rollout.Parse(stored), r.lost(route.Namespace))
 	}
 	m.unseen = r.unseen(route.Namespace, before)
-	before, reason, look, err := r.verdictOf(ctx, route, m, before)
+	before, reason, look, err := r.judged(ctx, route, m, before)
 	if err != nil {
 		return nil, rolling{}, 0, err
 	}
