@@ -139,10 +139,7 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	err = r.service(ctx, pa, public)
 	err = errors.Join(err, r.publish(ctx, pa))
 	r.note(key, private, err)
-	if unneeded && (again == 0 || wait < again) {
-		again = wait
-	}
-	return again, errors.Join(private, err, insecure)
+	return reconcile.Sooner(again, wait), errors.Join(private, err, insecure)
 }
 
 // note keeps for the Revision what is refused of both Services.

@@ -29,6 +29,14 @@ import (
 // Key is the name of an object. Cluster-scoped objects have no namespace.
 type Key = types.NamespacedName
 
+// Sooner is the sooner of two times after which to reconcile again, of which 0 is never.
+func Sooner(a, b time.Duration) time.Duration {
+	if a <= 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
 // Controller is a reconciler with its queue. Its fields are not changed after Run has started.
 type Controller struct {
 	// Name is the name in logs and metrics, for example "revision".

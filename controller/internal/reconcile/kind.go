@@ -122,10 +122,7 @@ func (k Kind[T]) reconcile(ctx context.Context, key Key) (time.Duration, error) 
 	}
 	k.endGeneration(before, object)
 	if hold := k.holdFor(before, object); hold > 0 && err == nil {
-		if again == 0 || hold < again {
-			again = hold
-		}
-		return again, nil
+		return Sooner(again, hold), nil
 	}
 	if werr := k.writeStatus(ctx, before, object); werr != nil {
 		if err == nil {

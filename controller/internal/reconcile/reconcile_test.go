@@ -574,3 +574,13 @@ func TestNothingIsReconciledInANamespaceThatIsBeingDeleted(t *testing.T) {
 	default:
 	}
 }
+
+func TestTheSoonerTimeIsNeverZeroUnlessBothAre(t *testing.T) {
+	for _, row := range []struct{ a, b, want time.Duration }{
+		{0, 0, 0}, {time.Second, 0, time.Second}, {0, time.Second, time.Second}, {time.Second, time.Minute, time.Second}, {time.Minute, time.Second, time.Second},
+	} {
+		if got := Sooner(row.a, row.b); got != row.want {
+			t.Errorf("of %v and %v: %v", row.a, row.b, got)
+		}
+	}
+}

@@ -240,12 +240,11 @@ func (r *reconciler) retire(ctx context.Context, rev *servingv1.Revision, o obse
 	} else if ok {
 		return 0, r.park(ctx, rev, o.initialized())
 	}
-	if wait, ok := awayAfter(rev, o, s); ok && wait > 0 && (look == 0 || wait < look) {
-		look = wait
-	} else if ok && wait == 0 && !o.away {
+	wait, ok := awayAfter(rev, o, s)
+	if ok && wait == 0 && !o.away {
 		return look, r.putAway(ctx, rev, o, s.Deployment.RetentionPeriod)
 	}
-	return look, nil
+	return reconcile.Sooner(look, wait), nil
 }
 
 // newest reports whether the Configuration of a revision has made no other one since.

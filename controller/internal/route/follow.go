@@ -19,18 +19,17 @@ import (
 	"ebb.dev/ebb/ingress/gatewayapi"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/ingress/ready"
-	"ebb.dev/ebb/ingress/rollout"
 	"ebb.dev/ebb/settings"
 )
 
-// follow makes the gateways follow a plan, one write further at each call (see gatewayapi.Prepare),
-// and reports in the status whether they do. When they do, it moves the placeholders of byName,
-// before it takes away what only the former plan needs. Each HTTPRoute has the state of the rollout
-// in an annotation.
-func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, state rollout.State,
-	byName map[string]string) (done bool, err error) {
+// follow makes the gateways follow the plan, one write further at each call (see
+// gatewayapi.Prepare), and reports in the status whether they do. When they do, it moves the
+// placeholders of byName, before it takes away what only the former plan needs. Each HTTPRoute has
+// the state of the rollout in an annotation.
+func (t *turn) follow(ctx context.Context) (done bool, err error) {
+	r, route, p, s := t.reconciler, t.route, t.p, t.s
 	annotations := inherited(route.Annotations)
-	annotations[names.RolloutAnnotation] = state.String()
+	annotations[names.RolloutAnnotation] = t.state.String()
 	mine := labels.Set{names.RouteLabel: route.Name}
 	meta := gatewayapi.Meta{Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route),
 		ListenerSets: r.listeners.Of(route, mine)}
@@ -71,7 +70,7 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 		return false, nil
 	}
 	route.Status.MarkIngressReady()
-	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain), true); err != nil {
+	if err := r.placeholders(ctx, route, t.byName, localGateway(s, r.clusterDomain), true); err != nil {
 		return false, err
 	}
 	if retained {

@@ -47,42 +47,40 @@ type turn struct {
 //	Rest           resting, or new      tells the activators and asks them
 //	Rest           own                  follow, then as below
 //	any            else                 the steps of package resting
-func (r *reconciler) lead(ctx context.Context, route *servingv1.Route, in *plan.Input, p *plan.Plan, s *settings.Snapshot, state rollout.State,
-	byName map[string]string) (done bool, again time.Duration, err error) {
-	t := &turn{reconciler: r, route: route, in: in, p: p, s: s, state: state, byName: byName, key: reconcile.Key{Namespace: route.Namespace, Name: route.Name}}
-	if c, told := gateway.Told(route); told && c.UID != "" {
+func (t turn) lead(ctx context.Context, state rollout.State) (done bool, again time.Duration, err error) {
+	t.state, t.key = state, reconcile.Key{Namespace: t.route.Namespace, Name: t.route.Name}
+	if c, told := gateway.Told(t.route); told && c.UID != "" {
 		t.told = c
 	}
-	own, bridges := t.have(), r.rests.bridges.Of(r.system, string(route.UID))
-	apart := r.apart(route, in, p, s)
-	if apart == "" && t.told == nil && len(own) == 0 && !r.mayBegin(p) {
+	own, bridges := t.have(), t.rests.bridges.Of(t.system, string(t.route.UID))
+	apart := t.apart(t.route, t.in, t.p, t.s)
+	if apart == "" && t.told == nil && len(own) == 0 && !t.mayBegin(t.p) {
 		apart = "the gateways do not have the common HTTPRoutes yet, or which GRPCRoutes there are is not known"
 	}
-	if !s.Gateway.Resting && t.told == nil && len(bridges) == 0 {
-		r.rests.forget(t.key)
+	if !t.s.Gateway.Resting && t.told == nil && len(bridges) == 0 {
+		t.rests.forget(t.key)
 		t.untell()
-		done, err = r.follow(ctx, route, p, s, state, byName)
+		done, err = t.follow(ctx)
 		return done, 0, err
 	}
-	t.course = r.rests.course(t.key)
-	served, err := r.served(p)
+	t.course = t.rests.course(t.key)
+	served, err := t.served(t.p)
 	if err != nil {
 		return false, 0, err
 	}
-	t.course.look(served, r.now())
+	t.course.look(served, t.now())
 	if apart != "" && t.told == nil && len(bridges) == 0 {
 		t.untell()
-		done, err = r.follow(ctx, route, p, s, state, byName)
+		done, err = t.follow(ctx)
 		return done, 0, err
 	}
 	again = t.decide(apart, len(own) > 0 || len(bridges) > 0)
 	t.tell()
-	now := state.String()
-	if route.Status.Annotations[names.PlanAnnotation] != "" && route.Status.Annotations[names.RolloutAnnotation] != now {
-		route.Status.Annotations[names.RolloutAnnotation] = now
+	if t.route.Status.Annotations[names.PlanAnnotation] != "" {
+		t.route.Status.Annotations[names.RolloutAnnotation] = state.String()
 	}
 	next, done, err := t.proceed(ctx, own, len(bridges) > 0)
-	return done, sooner(again, next), err
+	return done, reconcile.Sooner(again, next), err
 }
 
 // have returns the HTTPRoutes of the Route, as the cache has them.
@@ -111,14 +109,14 @@ func (t *turn) proceed(ctx context.Context, own []*gatewayv1.HTTPRoute, bridged 
 	case t.want == resting.Rest && !between && len(own) == 0:
 		return t.rest(ctx)
 	case t.want == resting.Rest && !between && t.full(own):
-		if done, err = t.follow(ctx, t.route, t.p, t.s, t.state, t.byName); err != nil || !done || t.changed {
+		if done, err = t.follow(ctx); err != nil || !done || t.changed {
 			return 0, done, err
 		}
 		if followed, _ := t.followed(); !followed || !t.mayBegin(t.p) || t.state.InProgress() {
 			return 0, true, nil
 		}
 	case t.want != resting.Rest && !between && t.full(own):
-		if done, err = t.follow(ctx, t.route, t.p, t.s, t.state, t.byName); err != nil || !done || t.want != resting.Apart || t.told == nil {
+		if done, err = t.follow(ctx); err != nil || !done || t.want != resting.Apart || t.told == nil {
 			return 0, done, err
 		}
 		// The activators forget the plan when no gateway leads there any more. This is asked beside

@@ -9,6 +9,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/ingress/rollout"
 	"ebb.dev/ebb/judge"
@@ -76,7 +77,6 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 	}
 	now, again := rollout.Advance(before, goal(targets, m), m.duration, r.now())
 	r.expect(route, m, before, now)
-	again = sooner(again, look)
 	var out []target
 	seen := map[string]bool{}
 	for _, t := range targets {
@@ -100,7 +100,7 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 			out = append(out, part)
 		}
 	}
-	return out, rolling{now, reason}, again, nil
+	return out, rolling{now, reason}, reconcile.Sooner(again, look), nil
 }
 
 // goal is what the targets say. With a guard it has the revision, too, that a target names for all

@@ -192,11 +192,12 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 			return 0, err
 		}
 	}
-	live, next, err := r.lead(ctx, route, &in, p, s, state.State, byName)
+	t := turn{reconciler: r, route: route, in: &in, p: p, s: s, byName: byName}
+	live, next, err := t.lead(ctx, state.State)
 	if err != nil {
 		return verdict(route, err)
 	}
-	again = sooner(again, next)
+	again = reconcile.Sooner(again, next)
 	if !live || !state.InProgress() {
 		return again, nil
 	}
@@ -205,18 +206,10 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if !first {
 		return again, nil
 	}
-	if _, _, err := r.lead(ctx, route, &in, p, s, paced, byName); err != nil {
+	if _, _, err := t.lead(ctx, paced); err != nil {
 		return verdict(route, err)
 	}
-	return time.Millisecond, nil
-}
-
-// sooner returns the smaller of two times until the next reconcile. 0 is for none.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
+	return time.Millisecond, nil // at once, as 0 is never: from now on it is known when the first step is due
 }
 
 // assigned says that each target has its revision, or which one does not have its latest.
