@@ -1,12 +1,15 @@
 // Package chain is queue-proxy's policy for every request: the pipeline of contract section 5.2,
 // from the outside in.
 //
-//	probe?     answered here; never counted as load
-//	draining?  readiness fails; requests are still served, each renewing the quiet time
-//	timers     set for everything below; time in the queue counts
-//	Forwarded  made from X-Forwarded-* where it is absent
-//	limit      a slot, a place in the queue, or 503
-//	forward    to the user container
+//	probe?       answered here; never counted as load
+//	misdirected  refused: it is for another revision
+//	timers       set for everything below; time in the queue counts
+//	draining?    readiness fails; requests are still served, each renewing the quiet time
+//	Forwarded    made from X-Forwarded-* where it is absent
+//	trace        begun
+//	asleep?      waits until the pod is awake; refused if an activator asked for that and it takes long
+//	limit        a slot, a place in the queue, or 503; refused if an activator asked for that
+//	forward      to the user container
 //
 // Owns: the order above. Reads: the request. Writes: edits of the forwarded head, local replies.
 // Never: touches a socket.
@@ -85,7 +88,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 		p = &pass{}
 		p.waiter.Ready = make(chan struct{}, 1)
 	}
-	p.probe, p.down, p.elsewhere, p.proxied, p.outgrew, p.sent, p.span = false, false, false, false, false, time.Time{}, nil
+	p.renew()
 	r.Data = p
 	if v, handled := c.probe(r, p); handled {
 		return v

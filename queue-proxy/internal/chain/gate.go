@@ -65,6 +65,11 @@ type pass struct {
 	forwarded []byte // the field's value
 }
 
+// renew makes it the state of a request that just came. What can be used again stays.
+func (p *pass) renew() {
+	*p = pass{waiter: limit.Waiter{Ready: p.waiter.Ready}, forwarded: p.forwarded[:0]}
+}
+
 type entry uint8
 
 const (
@@ -225,7 +230,6 @@ func (g *Gate) leave(p *pass, now time.Time, res *forward.Result, who blame, sen
 	if next != nil {
 		next.Ready <- struct{}{}
 	}
-	p.inside, p.running = false, false
 }
 
 // nextTurnLocked keeps a free slot for the refused caller whose turn it is, and looks again when
