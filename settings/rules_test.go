@@ -20,7 +20,7 @@ func TestEveryFeatureFlagIsDocumentedOnce(t *testing.T) {
 		}
 		seen[row.Key] = true
 	}
-	if got := len(Default().Rules("cluster.local").Features); got != len(seen) {
+	if got := len(Default().Rules().Features); got != len(seen) {
 		t.Errorf("rules get %d flags, want %d", got, len(seen))
 	}
 }

@@ -187,9 +187,9 @@ func (k *key) match(name string) (wildcard string, ok bool) {
 }
 
 // Rules is the part of the Snapshot that defaulting and validation depend on.
-func (s *Snapshot) Rules(clusterDomain string) *rules.Config {
+func (s *Snapshot) Rules() *rules.Config {
 	return &rules.Config{Defaults: s.Defaults, Features: s.Features, Autoscaling: s.Autoscaler, ProgressDeadline: s.Deployment.ProgressDeadline,
-		Shim: s.Deployment.ShimImage != "", ClusterDomain: clusterDomain}
+		Shim: s.Deployment.ShimImage != ""}
 }
 
 // A KeyError says which key of which ConfigMap is wrong, and why.

@@ -90,7 +90,8 @@ type Config struct {
 	ProgressDeadline time.Duration
 	// Shim says that the shim has an image, so that templates may ask for it.
 	Shim bool
-	// ClusterDomain is the cluster's own DNS domain, for example "cluster.local".
+	// ClusterDomain is the cluster's own DNS domain, for example "cluster.local". Only admission
+	// sets it, which refuses to map it.
 	ClusterDomain string
 }
 
@@ -100,7 +101,6 @@ type Operation string
 const (
 	Create Operation = "CREATE"
 	Update Operation = "UPDATE"
-	Delete Operation = "DELETE"
 )
 
 // Request is what defaulting and validation know besides the object.

@@ -155,7 +155,7 @@ func defaultOf(s apiextensionsv1.JSONSchemaProps, admitted string) string {
 // admittedDefaults are what admission sets with the shipped settings, by kind and path: the
 // difference that it makes to an object with nothing but an image, or a target of traffic.
 func admittedDefaults() (map[string]string, error) {
-	config := settings.Default().Rules("cluster.local")
+	config := settings.Default().Rules()
 	revision := servingv1.Revision{}
 	revision.Spec.Containers = []corev1.Container{{Image: "example"}}
 	before := revision.DeepCopy()

@@ -37,7 +37,11 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 	rotator := certs.New(c.Kube, c.Namespace, service, c.Log)
 	c.Registry.MustRegister(telemetry.CertificateEnds(rotator.Ends))
 	admission := admit.New(admit.Options{
-		Rules:   func() *admit.Rules { return c.Settings.Load().Rules(c.ClusterDomain) },
+		Rules: func() *admit.Rules {
+			rules := c.Settings.Load().Rules()
+			rules.ClusterDomain = c.ClusterDomain
+			return rules
+		},
 		DryRun:  admit.PodDryRun(dry),
 		Metrics: admit.NewMetrics(c.Registry),
 		Log:     c.Log,

@@ -173,7 +173,7 @@ func (w *Watch) revision(o any) {
 	// The store cannot fail: it is a map.
 	newest, exists, _ := w.revisions.GetStore().Get(o)
 	if r, ok = newest.(*keptRevision); exists && ok {
-		w.Table.SetRevision(key, r.info(w.Settings.Load().Rules("")))
+		w.Table.SetRevision(key, r.info(w.Settings.Load().Rules()))
 	} else {
 		w.Table.DeleteRevision(key)
 	}

@@ -42,7 +42,7 @@ func revision(change func(*servingv1.Revision)) *servingv1.Revision {
 }
 
 func TestWhatIsKnownOfARevision(t *testing.T) {
-	config := settings.Default().Rules("")
+	config := settings.Default().Rules()
 	base := backends.Info{UID: "u", Service: "svc", Configuration: "cfg", Timeout: 300 * time.Second, Early: true}
 	with := func(change func(*backends.Info)) backends.Info {
 		info := base
@@ -120,7 +120,7 @@ func TestTheRulesForWhenItIsColdAreKept(t *testing.T) {
 			names.NeverWakePathsAnnotation: "/robots.txt", names.MaxWaitingAnnotation: "7"}
 		r.Status.Annotations = map[string]string{names.WaitingPageAnnotation: "soon", names.FallbackRevisionAnnotation: "spare-00001"}
 	})
-	got := keepRevision(r).info(settings.Default().Rules("")).Cold
+	got := keepRevision(r).info(settings.Default().Rules()).Cold
 	if got == nil || got.Page.Body != "soon" || got.FallbackRevision != "spare-00001" || got.Waiting() != 7 || !got.WakesNone("/robots.txt", "") {
 		t.Errorf("got %+v", got)
 	}

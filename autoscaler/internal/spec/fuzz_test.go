@@ -16,7 +16,7 @@ func FuzzWhatIsAdmittedIsNotIgnored(f *testing.F) {
 	f.Add("auto", "frozen", "90m", "2", "TZ=Europe/Berlin 0 8 * * 1-5 for 10h = 3", "0 8 * * * for 1h = 1; 0 20 * * * for 1h = 1")
 	f.Add("3", "compressed", "auto", "0", "*/5 * * * * for 1m = 0", "x")
 	f.Add("off", "warm", "4h", "-1", "TZ=UTC", ";")
-	c := settings.Default().Rules("")
+	c := settings.Default().Rules()
 	f.Fuzz(func(t *testing.T, standby, level, length, buffer, sleep, least string) {
 		pa := &v1alpha1.PodAutoscaler{}
 		pa.Annotations = map[string]string{

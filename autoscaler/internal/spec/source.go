@@ -36,7 +36,7 @@ func (s *Source) Spec(key loop.Key) *loop.Spec {
 	if pa == nil || pa.DeletionTimestamp != nil || !s.Owns(key) || !Ours(pa, snapshot.Autoscaler) {
 		return nil
 	}
-	spec, problems := Resolve(pa, snapshot.Rules(""))
+	spec, problems := Resolve(pa, snapshot.Rules())
 	s.tell(key, pa, problems)
 	return spec
 }

@@ -40,7 +40,7 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 	serving := mgr.EbbInformers.Serving().V1()
 	r := &reconciler{client: mgr.Ebb, revisions: serving.Revisions().Lister(), events: mgr.Events, now: mgr.Now,
 		made:     reconcile.IndexByLabel[*servingv1.Revision](serving.Revisions().Informer(), names.ConfigurationLabel),
-		defaults: func() *rules.Config { return mgr.Settings.Load().Rules(mgr.ClusterDomain) }}
+		defaults: func() *rules.Config { return mgr.Settings.Load().Rules() }}
 	c := reconcile.Kind[*servingv1.Configuration]{
 		Name: "configuration", Informer: serving.Configurations().Informer(), Manager: mgr,
 		Client: func(ns string) reconcile.Client[*servingv1.Configuration] {

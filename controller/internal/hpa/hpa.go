@@ -80,7 +80,7 @@ func (r *reconciler) leave(ctx context.Context, pa *autoscalingv1alpha1.PodAutos
 }
 
 func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {
-	c := r.settings.Load().Rules("")
+	c := r.settings.Load().Rules()
 	pa.Status.InitializeConditions()
 	have, found, err := apply.Found(r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name))
 	if err != nil {

@@ -208,7 +208,7 @@ func TestKubernetesTakesThePodsThatAdmissionTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := rules.Request[servingv1.Configuration]{Config: snapshot.Rules("cluster.local"), Operation: rules.Create}
+	request := rules.Request[servingv1.Configuration]{Config: snapshot.Rules(), Operation: rules.Create}
 	in := Inputs{Settings: snapshot, SystemNamespace: "knative-serving", ClusterDomain: "cluster.local", KeyName: "0a1b2c3d"}
 	var admitted []mutant
 	var deployments []any

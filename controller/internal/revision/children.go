@@ -97,6 +97,6 @@ func initialReplicas(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutosca
 	if pa != nil && pa.DeletionTimestamp.IsZero() && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
 		return *pa.Status.DesiredScale
 	}
-	scales, _ := rev.Meaning(s.Rules("")).Scaling.Scales(s.Autoscaler)
+	scales, _ := rev.Meaning(s.Rules()).Scaling.Scales(s.Autoscaler)
 	return scales.Initial
 }

@@ -31,7 +31,7 @@ const (
 // names: its waiting page and the revision of its fallback Service. Activators read Revisions only.
 // What is in reserve needs neither.
 func (r *reconciler) resolveColdReferences(rev *servingv1.Revision) error {
-	want := rev.Meaning(r.mgr.Settings.Load().Rules("")).Cold
+	want := rev.Meaning(r.mgr.Settings.Load().Rules()).Cold
 	if rev.RoutingState() == names.RoutingReserve {
 		want = names.Cold{}
 	}

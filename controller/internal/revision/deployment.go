@@ -23,7 +23,7 @@ import (
 // MakeDeployment is the Deployment of a revision. replicas is what a new one starts with; an
 // existing one keeps its own.
 func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1.Deployment, error) {
-	m := rev.Meaning(in.Settings.Rules(in.ClusterDomain))
+	m := rev.Meaning(in.Settings.Rules())
 	pod, err := makePodSpec(rev, m, in)
 	if err != nil {
 		return nil, err

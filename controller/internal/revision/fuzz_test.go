@@ -53,7 +53,7 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	request := rules.Request[servingv1.Revision]{Config: snapshot.Rules("cluster.local"), Operation: rules.Create}
+	request := rules.Request[servingv1.Revision]{Config: snapshot.Rules(), Operation: rules.Create}
 	f.Fuzz(func(t *testing.T, spec []byte, kind uint8, scheme, path, host, portName string, port, period, timeout, threshold int32,
 		concurrency, seconds, idle int64, action string) {
 		rev := &servingv1.Revision{}

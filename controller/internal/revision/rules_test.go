@@ -243,7 +243,7 @@ func TestSidecarResources(t *testing.T) {
 			names.SidecarCPURequestAnnotation: "lots"}, "25m", "0", "0", "0"},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
-			m, _ := names.Of(tt.notes, tt.s.Rules(""))
+			m, _ := names.Of(tt.notes, tt.s.Rules())
 			r := sidecarResources(m.Sidecar, user, tt.s)
 			for _, check := range []struct {
 				what string

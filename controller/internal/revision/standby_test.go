@@ -70,7 +70,7 @@ func TestHowPodsMaySleep(t *testing.T) {
 				rev.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080}}
 				rev.Spec.Containers = append(rev.Spec.Containers, *test.beside)
 			}
-			r := standbyOf(rev, rev.Meaning(s.Rules("")), s)
+			r := standbyOf(rev, rev.Meaning(s.Rules()), s)
 			got := "never"
 			if r.sleeps {
 				got = r.level.String()

@@ -55,7 +55,7 @@ func TestHowPodsStart(t *testing.T) {
 			rev := &servingv1.Revision{}
 			rev.Annotations = test.annotations
 			rev.Spec.Containers = []corev1.Container{{Name: "main", Resources: test.resources}}
-			l := startupOf(rev, rev.Meaning(s.Rules("")), s)
+			l := startupOf(rev, rev.Meaning(s.Rules()), s)
 			if got := l.limit + l.reason; got != test.want || (l.reason == "") != (l.message == "") {
 				t.Errorf("got %q (%s), want %q", got, l.message, test.want)
 			}

@@ -141,7 +141,7 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	t, initialized := o.lasting(&rev.Status, s), o.initialized()
 	late := o.late(&rev.Status, t, s)
 	copyActive(manager, o)
-	m := rev.Meaning(s.Rules(""))
+	m := rev.Meaning(s.Rules())
 	reportStandby(manager, standbyOf(rev, m, s))
 	reportStartup(manager, startupOf(rev, m, s), o.autoscaler)
 

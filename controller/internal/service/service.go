@@ -35,14 +35,13 @@ type reconciler struct {
 	revisions      listers.RevisionLister
 	settings       *settings.Store
 	events         record.EventRecorder
-	clusterDomain  string
 }
 
 // New returns the reconciler of Services.
 func New(mgr *reconcile.Manager) *reconcile.Controller {
 	serving := mgr.EbbInformers.Serving().V1()
 	r := &reconciler{
-		client: mgr.Ebb, settings: mgr.Settings, events: mgr.Events, clusterDomain: mgr.ClusterDomain,
+		client: mgr.Ebb, settings: mgr.Settings, events: mgr.Events,
 		configurations: serving.Configurations().Lister(),
 		routes:         serving.Routes().Lister(),
 		revisions:      serving.Revisions().Lister(),
@@ -91,7 +90,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (_ t
 		if err != nil {
 			return 0, err
 		}
-		if found && !configuration.Reusable(named, config, r.settings.Load().Rules(r.clusterDomain)) {
+		if found && !configuration.Reusable(named, config, r.settings.Load().Rules()) {
 			manager.MarkFalse(servingv1.ServiceConditionRoutesReady, servingv1.ReasonRevisionNameTaken,
 				"The revision name %q is taken by a conflicting Revision, so traffic will not be migrated", name)
 			return 0, nil
@@ -138,7 +137,7 @@ func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) 
 			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
 				// Compare with the same defaults on both sides. A new default of the cluster is not
 				// a change, and makes no Revision.
-				a, b, config := have.DeepCopy(), want.DeepCopy(), r.settings.Load().Rules(r.clusterDomain)
+				a, b, config := have.DeepCopy(), want.DeepCopy(), r.settings.Load().Rules()
 				a.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
 				b.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
 				if !equality.Semantic.DeepEqual(a.Spec, b.Spec) {
@@ -158,7 +157,7 @@ func (r *reconciler) route(ctx context.Context, svc *servingv1.Service) (*servin
 		have, found, MakeRoute(svc), func(have, want *servingv1.Route) {
 			have.Labels, have.Annotations = want.Labels, want.Annotations
 			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
-				a, b, config := have.DeepCopy(), want.DeepCopy(), r.settings.Load().Rules(r.clusterDomain)
+				a, b, config := have.DeepCopy(), want.DeepCopy(), r.settings.Load().Rules()
 				a.SetDefaults(rules.Request[servingv1.Route]{Config: config, Operation: rules.Create})
 				b.SetDefaults(rules.Request[servingv1.Route]{Config: config, Operation: rules.Create})
 				if !equality.Semantic.DeepEqual(a.Spec, b.Spec) {

@@ -37,7 +37,7 @@ func translate(t *testing.T, file string) string {
 	config := MakeConfiguration(svc)
 	// What the API server adds.
 	config.UID, config.Generation = "44444444-4444-4444-4444-444444444444", 3
-	rev := configuration.MakeRevision(config, settings.Default().Rules("cluster.local"), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	rev := configuration.MakeRevision(config, settings.Default().Rules(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	var out []string
 	for _, object := range []any{config, MakeRoute(svc), rev} {
 		part, err := yaml.Marshal(object)

@@ -33,7 +33,11 @@ func newHandler(t *testing.T, configMaps map[string]map[string]string, dryRun Dr
 		t.Fatal(err)
 	}
 	return New(Options{
-		Rules:  func() *Rules { return snapshot.Rules("cluster.local") },
+		Rules: func() *Rules {
+			rules := snapshot.Rules()
+			rules.ClusterDomain = "cluster.local"
+			return rules
+		},
 		DryRun: dryRun,
 		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
@@ -289,7 +293,8 @@ func FuzzManifest(f *testing.F) {
 			f.Add(raw)
 		}
 	}
-	rules := settings.Default().Rules("cluster.local")
+	rules := settings.Default().Rules()
+	rules.ClusterDomain = "cluster.local"
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, k := range kinds() {
 			after, err := k.setDefaults(change{rules: rules, operation: "CREATE", user: "alice", object: raw})
