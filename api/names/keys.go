@@ -233,18 +233,14 @@ const (
 	// VisibilityClusterLocal is the only value of VisibilityLabel with a meaning.
 	VisibilityClusterLocal = "cluster-local"
 
-	IngressClassAnnotation        = NetworkingGroup + "/ingress.class"
-	IngressClassAnnotationAlt     = NetworkingGroup + "/ingress-class"
-	CertificateClassAnnotation    = NetworkingGroup + "/certificate.class"
-	CertificateClassAnnotationAlt = NetworkingGroup + "/certificate-class"
-	DisableTLSAnnotation          = NetworkingGroup + "/disable-external-domain-tls"
-	DisableTLSAnnotationAlt       = NetworkingGroup + "/disable-auto-tls"
-	DisableTLSAnnotationAlt2      = NetworkingGroup + "/disableAutoTLS"
-	HTTPProtocolAnnotation        = NetworkingGroup + "/http-protocol"
-	HTTPProtocolAnnotationAlt     = NetworkingGroup + "/httpOption"
-	CertificateTypeLabel          = NetworkingGroup + "/certificate-type"
-	TrustBundleLabel              = NetworkingGroup + "/trust-bundle"
-	WildcardDomainLabel           = NetworkingGroup + "/wildcardDomain"
+	DisableTLSAnnotation      = NetworkingGroup + "/disable-external-domain-tls"
+	DisableTLSAnnotationAlt   = NetworkingGroup + "/disable-auto-tls"
+	DisableTLSAnnotationAlt2  = NetworkingGroup + "/disableAutoTLS"
+	HTTPProtocolAnnotation    = NetworkingGroup + "/http-protocol"
+	HTTPProtocolAnnotationAlt = NetworkingGroup + "/httpOption"
+	CertificateTypeLabel      = NetworkingGroup + "/certificate-type"
+	TrustBundleLabel          = NetworkingGroup + "/trust-bundle"
+	WildcardDomainLabel       = NetworkingGroup + "/wildcardDomain"
 
 	// ServerlessServiceLabel and ServiceTypeLabel stand on a revision's two Services and their
 	// EndpointSlices.
@@ -273,8 +269,7 @@ const (
 	// ListenerSetLabel stands on the ListenerSets that end TLS for Ebb's hosts.
 	ListenerSetLabel = NetworkingInternalGroup + "/listeners"
 
-	RolloutAnnotation   = NetworkingInternalGroup + "/rollout"
-	TagToHostAnnotation = NetworkingInternalGroup + "/tag-to-host"
+	RolloutAnnotation = NetworkingInternalGroup + "/rollout"
 )
 
 // Values of CertificateTypeLabel.
@@ -287,10 +282,8 @@ const (
 // Keys of other groups that Ebb reads, keeps or drops.
 const (
 	LastAppliedAnnotation      = "kubectl.kubernetes.io/last-applied-configuration"
-	RestartedAtAnnotation      = "kubectl.kubernetes.io/restartedAt"
 	DefaultContainerAnnotation = "kubectl.kubernetes.io/default-container"
 	WebhookExcludeLabel        = "webhooks.knative.dev/exclude"
-	ExampleChecksumAnnotation  = "knative.dev/example-checksum"
 )
 
 // Finalizers.

@@ -34,16 +34,9 @@ func TestTheReferenceIsWhatTheCodeSays(t *testing.T) {
 // notListed are annotations of api/names that are nobody's to set, and why they are not on the
 // page.
 var notListed = map[string]string{
-	"LastPinnedAnnotation":          "it is carried along for tools of Knative",
-	"TagToHostAnnotation":           "it is Knative's",
-	"LastAppliedAnnotation":         "it is kubectl's",
-	"RestartedAtAnnotation":         "it is kubectl's",
-	"DefaultContainerAnnotation":    "it is kubectl's",
-	"ExampleChecksumAnnotation":     "it is of the shipped ConfigMaps",
-	"IngressClassAnnotation":        "another class has no effect",
-	"CertificateClassAnnotation":    "another class has no effect",
-	"IngressClassAnnotationAlt":     "another class has no effect",
-	"CertificateClassAnnotationAlt": "another class has no effect",
+	"LastPinnedAnnotation":       "it is carried along for tools of Knative",
+	"LastAppliedAnnotation":      "it is kubectl's",
+	"DefaultContainerAnnotation": "it is kubectl's",
 }
 
 func TestEveryAnnotationIsListed(t *testing.T) {

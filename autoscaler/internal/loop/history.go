@@ -3,11 +3,12 @@ package loop
 import (
 	"time"
 
+	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// HistoryLength is how many runs of decisions are kept for a revision.
-const HistoryLength = 100
+// HistoryLength is how many runs of decisions are kept for a revision: those that are told.
+const HistoryLength = v1alpha1.MaxHistory
 
 // Entry is a run of equal decisions: same outcome by the same rule. The inputs are those of the
 // last one.

@@ -544,7 +544,7 @@ func TestTheClassOfAnotherIngressChangesNothing(t *testing.T) {
 	s.revision("hello-00001", corev1.ConditionTrue)
 	s.service("hello-00001")
 	s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns", Annotations: map[string]string{
-		names.IngressClassAnnotation: "another.ingress.networking.knative.dev", names.CertificateClassAnnotationAlt: "another.certificate.networking.knative.dev"}}})
+		"networking.knative.dev/ingress.class": "another.ingress.networking.knative.dev", "networking.knative.dev/certificate-class": "another.certificate.networking.knative.dev"}}})
 	s.route("latest=100")
 	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
 }

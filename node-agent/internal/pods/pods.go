@@ -42,7 +42,6 @@ type Pods struct {
 type entry struct {
 	pod  atomic.Pointer[Pod]
 	stop context.CancelFunc
-	ends bool
 }
 
 // New returns Pods without any.
@@ -94,7 +93,7 @@ func (p *Pods) see(pod *Pod) {
 		return
 	}
 	if before := e.pod.Swap(pod); before.Status.PodIP != pod.Status.PodIP {
-		e.endLocked()
+		e.stop()
 	}
 }
 
@@ -103,18 +102,13 @@ func (p *Pods) leave(uid types.UID) {
 	defer p.mu.Unlock()
 	if e := p.links[uid]; e != nil {
 		e.pod.Store(nil)
-		e.endLocked()
+		e.stop()
 	}
-}
-
-func (e *entry) endLocked() {
-	e.ends = true
-	e.stop()
 }
 
 func (p *Pods) startLocked(e *entry, to netip.AddrPort) {
 	ctx, stop := context.WithCancel(p.ctx)
-	e.stop, e.ends = stop, false
+	e.stop = stop
 	pod := e.pod.Load()
 	o := p.Link
 	o.Pod, o.UID, o.Address, o.Containers = pod.Namespace+"/"+pod.Name, string(pod.UID), to, &containers{p.Cgroups, e, string(pod.UID)}

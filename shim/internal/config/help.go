@@ -51,17 +51,3 @@ func wrap(text, indent string, width int) string {
 	}
 	return b.String() + line + "\n"
 }
-
-// Table is the table of the variables in docs/shim.md.
-func Table() string {
-	var b strings.Builder
-	b.WriteString("| Variable | Default | Effect |\n|---|---|---|\n")
-	for _, v := range variables(&Config{}) {
-		byDefault := "unset"
-		if v.Default != "" {
-			byDefault = "`" + v.Default + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", v.name, byDefault, v.effect)
-	}
-	return b.String()
-}
