@@ -60,6 +60,7 @@ var layers = []layer{
 	{folder: "forward", why: "the forwarder stands on nothing of ours"},
 	{folder: "internal/component", own: []string{"settings", "wire", "internal"}, why: "it is how processes begin, and knows no other domain words"},
 	{folder: effects, only: std, why: "a pure core"},
+	{folder: "internal/testing", why: "tests of every folder use it"},
 	{folder: "internal/", own: []string{"internal", "forward", "wire"}, why: "leaf libraries know no domain words"},
 	{folder: "node-agent", own: []string{"standby", "wire", "internal"}, why: "it runs on every node, as root: it is small"},
 	{folder: "shim", only: std, why: "it is copied into other people's images"},
@@ -79,6 +80,8 @@ var layers = []layer{
 		why: "it runs the production cores and no shell"},
 	{folder: "test/reference", own: []string{"api", "settings"}, why: "it writes pages"},
 	{folder: "test/bench/scale", own: []string{"ingress/plan", "settings", "test"}, why: "its copies have the hash that the plan of a service has"},
+	{folder: "test/golden", why: "tests of every folder use it"},
+	{folder: "test/eventually", why: "tests of every folder use it"},
 	{folder: "test", own: []string{"api", "wire", "internal", "samples/grpc/greeting"}, why: "a test that links a component tests something else than what runs"},
 	{folder: "monitoring", only: append(std, "sigs.k8s.io/yaml"), why: "it writes files"},
 	{folder: "samples", only: append(std, "google.golang.org/grpc", "google.golang.org/protobuf", "github.com/gorilla/websocket", "github.com/lib/pq"), why: "a sample is what a user would write"},
@@ -124,6 +127,59 @@ func TestFoldersImportOnlyWhatTheTableAllows(t *testing.T) {
 	for _, l := range layers {
 		if _, err := os.Stat(strings.TrimSuffix(l.folder, "/")); err == nil && !seen[l.folder] {
 			t.Logf("no Go file under %s", l.folder)
+		}
+	}
+}
+
+// folders is a row of ARCHITECTURE's table of what folders may import; span is what is set as code.
+var (
+	folders = regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|[^|]*\\|([^|]*)\\|$")
+	span    = regexp.MustCompile("`([^`]*)`")
+)
+
+// words are those in the spans of a cell.
+func words(cell string) (all []string) {
+	for _, s := range span.FindAllStringSubmatch(cell, -1) {
+		all = append(all, strings.Fields(s[1])...)
+	}
+	return all
+}
+
+// ARCHITECTURE tells for each folder what may be imported there and below, but for what lies below
+// and has a row of its own.
+func TestArchitectureTellsWhatFoldersMayImport(t *testing.T) {
+	told, want := map[string][]string{}, map[string][]string{}
+	for _, row := range folders.FindAllStringSubmatch(read(t, "ARCHITECTURE.md"), -1) {
+		for _, folder := range words(row[1]) {
+			told[strings.TrimSuffix(strings.TrimSuffix(folder, ","), "/")] = words(row[2])
+		}
+	}
+	for _, l := range layers {
+		of, row := strings.TrimSuffix(l.folder, "/"), ""
+		for folder := range told {
+			if under(of, folder) && len(folder) > len(row) {
+				row = folder
+			}
+		}
+		if row == "" {
+			t.Errorf("ARCHITECTURE.md has no row for %s", of)
+		}
+		for _, own := range l.own {
+			if !under(own, row) {
+				want[row] = append(want[row], own)
+			}
+		}
+	}
+	for folder, got := range told {
+		least := func(all []string) string {
+			slices.Sort(all)
+			all = slices.Compact(all)
+			return strings.Join(slices.DeleteFunc(slices.Clone(all), func(p string) bool {
+				return slices.ContainsFunc(all, func(above string) bool { return above != p && under(p, above) })
+			}), " ")
+		}
+		if got, want := least(got), least(want[folder]); got != want {
+			t.Errorf("ARCHITECTURE.md says that %s may import %q, the import table says %q", folder, got, want)
 		}
 	}
 }
