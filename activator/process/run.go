@@ -1,4 +1,8 @@
 // Package process is the activator as one process, or as a part of one.
+//
+// Owns: its environment, what it is built of (build.go), its ports, and the order in which its
+// parts start; they stop the other way round, requests first. Reads: the environment. Writes:
+// nothing. Never: decides about a request.
 package process
 
 import (

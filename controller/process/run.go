@@ -1,4 +1,7 @@
 // Package process is the controller as one process, or as a part of one.
+//
+// Owns: its environment and flag, which reconcilers there are, and the order in which its parts
+// start and stop. Reads: the environment. Writes: nothing. Never: decides about an object.
 package process
 
 import (

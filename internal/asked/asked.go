@@ -1,4 +1,5 @@
-// Package asked answers who asks at which addresses somebody answers.
+// Package asked answers the autoscalers' question which pods of other nodes can be reached from
+// here.
 //
 // Owns: the attempts to connect that it asks for, and a Memory of those that were answered. Reads:
 // which addresses may be asked. Writes: to Silent, which did not answer. Never: sends a byte to an

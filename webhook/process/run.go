@@ -1,4 +1,8 @@
 // Package process is the webhook as one process, or as a part of one.
+//
+// Owns: its environment, its ports, and the order in which its parts start; they stop the other
+// way round, admission first. Reads: the environment. Writes: nothing. Never: decides about an
+// object.
 package process
 
 import (

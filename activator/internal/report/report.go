@@ -1,3 +1,7 @@
+// Package report tells the autoscaler the load that an activator sees of each revision.
+//
+// Owns: when a revision is reported: each period, and at once when its requests queue. Reads: the
+// meters of the table. Writes: signed messages to the autoscaler. Never: holds a request up.
 package report
 
 import (

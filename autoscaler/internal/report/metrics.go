@@ -1,7 +1,7 @@
-// Package report publishes the loop's decisions as metrics, and tells activators how pods came to
-// be.
+// Package report publishes the loop's decisions as metrics, and tells activators, and whoever else
+// may ask (peers.go), how pods came to be (births.go).
 //
-// Owns: the collector and the handler. Reads: the loop's views and the pods. Writes: nothing.
+// Owns: the collector and the handlers. Reads: the loop's views and the pods. Writes: nothing.
 // Never: changes a decision.
 package report
 
