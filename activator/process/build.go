@@ -30,8 +30,8 @@ import (
 	"ebb.dev/ebb/activator/internal/watch"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/forward"
-	"ebb.dev/ebb/internal/asked"
 	"ebb.dev/ebb/internal/component"
+	"ebb.dev/ebb/internal/reachable"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/tlsoptions"
 	"ebb.dev/ebb/settings"
@@ -86,23 +86,23 @@ func readOptions(c *component.Component) options {
 
 // activator is the parts of the process.
 type activator struct {
-	table    *backends.Table
-	watch    *watch.Watch
-	report   *report.Reporter
-	probe    *probe.Prober
-	announce *announce.Server
-	asked    *asked.Server
-	serve    *serve.Server
-	observe  *observe.Observer
+	table     *backends.Table
+	watch     *watch.Watch
+	report    *report.Reporter
+	probe     *probe.Prober
+	announce  *announce.Server
+	reachable *reachable.Server
+	serve     *serve.Server
+	observe   *observe.Observer
 
 	coldStarts *coldstart.Accounts
 	incidents  *incidents.Reporter
 }
 
-// newAsked makes what answers autoscalers that ask at which pods somebody answers.
-func newAsked(node string, keys func() wire.Keys, table *backends.Table) *asked.Server {
+// newReachable makes what answers autoscalers that ask at which pods somebody answers.
+func newReachable(node string, keys func() wire.Keys, table *backends.Table) *reachable.Server {
 	guard := &wire.Guard{}
-	return &asked.Server{Node: node, Knows: table.Knows, Silent: table.Silent, Admit: func(w http.ResponseWriter, r *http.Request) (*wire.Signature, bool) {
+	return &reachable.Server{Node: node, Knows: table.Knows, Silent: table.Silent, Admit: func(w http.ResponseWriter, r *http.Request) (*wire.Signature, bool) {
 		return guard.Admit(w, r, keys(), "", wire.AutoscalerSubject)
 	}}
 }
@@ -219,7 +219,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	}
 	return &activator{
 		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements,
-		asked: newAsked(o.node, keys, table), observe: observer, coldStarts: coldStarts, incidents: told,
+		reachable: newReachable(o.node, keys, table), observe: observer, coldStarts: coldStarts, incidents: told,
 		serve: &serve.Server{Forward: requests, Listeners: listeners, Known: watcher.Known, LastRequest: handler.LastRequest, Log: log, Departure: departure,
 			TLSKnown: who.Known(), TLSAddress: c.Address(wire.PortTLS)},
 	}, nil

@@ -60,7 +60,7 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 // port is the handler of the port for announcements.
 func (a *activator) port() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(wire.PathReach, a.asked)
+	mux.Handle(wire.PathReach, a.reachable)
 	mux.Handle("/", a.announce)
 	return mux
 }

@@ -1,8 +1,8 @@
 // Package process is the autoscaler as one process, or as a part of one.
 //
 // Owns: its environment, what it is built of (build.go), its ports, and the order in which its
-// parts start; they stop the other way round, so it gives its leases up and hands over first. Reads:
-// the environment. Writes: nothing. Never: decides about a revision.
+// parts start; they stop the other way round, so it gives its leases up and hands over first.
+// Reads: the environment. Writes: nothing. Never: decides about a revision.
 package process
 
 import (

@@ -16,7 +16,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"ebb.dev/ebb/internal/asked"
+	"ebb.dev/ebb/internal/reachable"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/wire"
 )
@@ -49,7 +49,7 @@ type connKey struct{}
 
 // Run answers until ctx ends. While it cannot, as when the port is taken, the agent does all else.
 func (w *Witness) Run(ctx context.Context) error {
-	server := &asked.Server{Node: w.Node, Admit: w.admit, Knows: netip.Addr.IsGlobalUnicast, Memory: &asked.Memory{}}
+	server := &reachable.Server{Node: w.Node, Admit: w.admit, Knows: netip.Addr.IsGlobalUnicast, Memory: &reachable.Memory{}}
 	mux := http.NewServeMux()
 	mux.Handle(wire.PathReach, server)
 	// A stranger has one answer on each connection: maxInASecond bounds what he asks, too.

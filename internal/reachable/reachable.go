@@ -1,10 +1,10 @@
-// Package asked answers the autoscalers' question which pods of other nodes can be reached from
+// Package reachable answers the autoscalers' question which pods of other nodes can be reached from
 // here.
 //
 // Owns: the attempts to connect that it asks for, and a Memory of those that were answered. Reads:
 // which addresses may be asked. Writes: to Silent, which did not answer. Never: sends a byte to an
 // address, or keeps more of a question than its addresses.
-package asked
+package reachable
 
 import (
 	"context"
