@@ -75,14 +75,14 @@ func newEbb(w Workload, with features, now time.Time) *ebb {
 			others = append(others, decide.Other{Name: m.Name, Metric: decide.Told, Place: place, Target: m.Target})
 		}
 	}
-	e.revision = revision.New(&revision.Config{Standby: e.stand,
+	e.revision = revision.New(&revision.Config{Rules: &revision.Rules{Standby: e.stand,
 		Formula: decide.Config{Others: others, Total: w.Total, Target: w.Target, ContainerConcurrency: float64(w.Concurrency),
 			TargetBurstCapacity: w.BurstCapacity, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
 			PanicThreshold: w.PanicThreshold, StableWindow: w.Window, Reachable: true},
 		Zero: zero.Config{Min: w.Min, Max: w.Max, Initial: w.Initial, ScaleToZero: true, AlwaysProxied: w.BurstCapacity == -1,
 			StableWindow: w.Window, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: min(w.Window, time.Minute)},
 		PanicWindow: decide.PanicWindow(w.Window, w.PanicPercentage), Scraped: w.BurstCapacity != -1, Adaptive: with.adaptive,
-		ScaleUp: revision.Rate{PerSecond: 50, Burst: 500}}, e.counts, now)
+		ScaleUp: revision.Rate{PerSecond: 50, Burst: 500}}}, e.counts, now)
 	return e
 }
 

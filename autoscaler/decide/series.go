@@ -41,9 +41,9 @@ type Report struct {
 type Series struct {
 	concurrency, requests pair
 	newest                map[string]newest
-	// missed is when the last scrape failed or took too long, zero when the last one succeeded.
-	// scraped is when a scrape last succeeded.
-	missed, scraped time.Time
+	// missed says that the last scrape failed or took too long, scraped when one last succeeded.
+	missed  bool
+	scraped time.Time
 	// woken is when the present second last became the only one that may be known.
 	woken time.Time
 	// told are the loads by metrics that the pods tell, by place.
@@ -103,6 +103,34 @@ func PanicWindow(stable time.Duration, percentage float64) time.Duration {
 // NewSeries returns a Series that has seen nothing.
 func NewSeries(stableLength, panicLength time.Duration) *Series {
 	return &Series{concurrency: newPair(stableLength, panicLength), requests: newPair(stableLength, panicLength)}
+}
+
+// Idle is what is left of a Series of which nothing counts any more.
+type Idle struct{ written, missed bool }
+
+// Idle reports whether nothing counts any more that the Series has seen, and what is left of it.
+func (s *Series) Idle(now time.Time) (left Idle, ok bool) {
+	if !s.Quiet(now) || len(s.owed.since) > 0 || len(s.told) > 0 || now.Sub(s.scraped) <= freshness || now.Sub(s.woken) <= freshness {
+		return Idle{}, false
+	}
+	for _, w := range s.windows() {
+		if !w.Empty(now) {
+			return Idle{}, false
+		}
+	}
+	return Idle{written: s.concurrency.stable.Written(), missed: s.missed}, true
+}
+
+// Again returns a Series of which so much was left.
+func (i Idle) Again(stableLength, panicLength time.Duration) *Series {
+	s := NewSeries(stableLength, panicLength)
+	s.missed = i.missed
+	for _, w := range s.windows() {
+		if i.written {
+			w.Clear()
+		}
+	}
+	return s
 }
 
 // Resize changes the lengths of the windows and keeps what still fits.
@@ -183,7 +211,7 @@ func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 		if !lacking.IsZero() {
 			s.missing(lacking.Unix()+1, now.Unix(), now)
 		}
-		s.missed, s.scraped = time.Time{}, now
+		s.missed, s.scraped = false, now
 	}
 	return true
 }
@@ -244,7 +272,7 @@ func (s *Series) forget(now time.Time) {
 // longer than the freshness time, the present load is unknown, as after a failed scrape.
 func (s *Series) Await(due, now time.Time) {
 	if now.Sub(due) > freshness {
-		s.missed = now
+		s.missed = true
 	}
 	s.missing(max(due.Unix(), s.scraped.Unix()+1), now.Unix()+1, now)
 }
@@ -254,7 +282,7 @@ func (s *Series) ScrapedSince(t time.Time) bool { return !s.scraped.Before(t) }
 
 // Miss says that a scrape was due and failed.
 func (s *Series) Miss(now time.Time) {
-	s.missed = now
+	s.missed = true
 	s.concurrency.miss(now)
 	s.requests.miss(now)
 }
@@ -271,7 +299,7 @@ func (s *Series) StoodStill(since, now time.Time) {
 // Observe returns the load at a moment. scraped is false if pods are not scraped at all. If pods
 // are scraped, some are ready and nothing was recorded, the load is unknown. Otherwise it is zero.
 func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorithm, ready int32, scraped bool) Observation {
-	o := Observation{Ready: ready, Missing: !s.missed.IsZero()}
+	o := Observation{Ready: ready, Missing: s.missed}
 	lost := s.late(now, scraped && ready > 0)
 	p := s.concurrency
 	if metric == RequestsPerSecond {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -182,7 +181,7 @@ func (p *process) decide(scales kubernetes.Interface, client versioned.Interface
 // findOut builds what remembers how pods did, and what finds out which nodes have died.
 func (p *process) findOut(o options) {
 	c, kube, keys, clock, recorder, log := p.c, p.c.Kube, p.keys, p.clock, p.recorder, p.c.Log
-	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.get(key.Namespace, key.Name) != nil }, Clock: clock}
+	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.kept(key.Namespace, key.Name) != nil }, Clock: clock}
 	p.scraper.Seen = p.records.Scraped
 	p.witness = &witness.Witness{Pods: p.index.ToScrape, Starting: p.index.Starting, Ask: p.scraper.AskJudged, Clock: clock}
 	p.others = &nodes.Activators{Keys: keys, Log: log, Find: func(ctx context.Context) ([]netip.Addr, error) {
@@ -284,9 +283,8 @@ func (p *process) birth(revision loop.Key, pod string) wire.Birth {
 
 // touchAll makes the loop look at every PodAutoscaler again.
 func (p *process) touchAll() {
-	list, _ := p.autos.lister.List(labels.Everything()) // a lister does not fail
-	for _, pa := range list {
-		p.engine.Changed(loop.Key{Namespace: pa.Namespace, Name: pa.Name})
+	for _, key := range p.autos.keys() {
+		p.engine.Changed(key)
 	}
 }
 

@@ -3,59 +3,65 @@ package process
 import (
 	"context"
 	"fmt"
-	"maps"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/client/informers/externalversions"
-	listers "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
+	informers "ebb.dev/ebb/api/client/informers/externalversions/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/client/versioned"
-	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
-	"ebb.dev/ebb/internal/interned"
 )
 
 // autoscalers is the informer on PodAutoscalers.
 type autoscalers struct {
 	factory  externalversions.SharedInformerFactory
 	informer cache.SharedIndexInformer
-	lister   listers.PodAutoscalerLister
 }
 
 func newAutoscalers(client versioned.Interface) (*autoscalers, error) {
 	factory := externalversions.NewSharedInformerFactory(client, 0)
-	all := factory.Autoscaling().V1alpha1().PodAutoscalers()
-	if err := all.Informer().SetTransform(trim); err != nil {
+	// Nobody asks for those of a namespace, so there is no index of them.
+	informer := factory.InformerFor(&v1alpha1.PodAutoscaler{}, func(client versioned.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return informers.NewPodAutoscalerInformer(client, metav1.NamespaceAll, resync, cache.Indexers{})
+	})
+	if err := informer.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("strip PodAutoscalers: %w", err)
 	}
-	return &autoscalers{factory, all.Informer(), all.Lister()}, nil
+	return &autoscalers{factory, informer}, nil
 }
 
-// trim drops what is not read: whose the object is, and how the last decision came about. What is
-// written to it are patches of what is known here.
 func trim(o any) (any, error) {
 	if pa, ok := o.(*v1alpha1.PodAutoscaler); ok {
-		pa.ManagedFields, pa.OwnerReferences, pa.Status.Decision = nil, nil, nil
-		kept := make(map[string]string, 2)
-		for _, key := range []string{names.ServiceLabel, names.ConfigurationLabel} {
-			if value, there := pa.Labels[key]; there {
-				kept[key] = value
-			}
-		}
-		pa.Labels = kept
-		interned.Object(pa)
+		return keep(pa)
 	}
 	return o, nil
 }
 
-// get returns nil when there is none.
+// get returns nil when there is none. The object is the caller's.
 func (a *autoscalers) get(namespace, name string) *v1alpha1.PodAutoscaler {
-	pa, err := a.lister.PodAutoscalers(namespace).Get(name)
-	if err != nil {
-		return nil
+	if k := a.kept(namespace, name); k != nil {
+		return k.podAutoscaler()
 	}
-	return pa
+	return nil
+}
+
+func (a *autoscalers) kept(namespace, name string) *kept {
+	o, _, _ := a.informer.GetStore().GetByKey(cache.NewObjectName(namespace, name).String()) // it is a map
+	k, _ := o.(*kept)
+	return k
+}
+
+// keys returns the names of all.
+func (a *autoscalers) keys() []loop.Key {
+	all := a.informer.GetStore().List()
+	keys := make([]loop.Key, len(all))
+	for i, o := range all {
+		keys[i] = o.(*kept).key()
+	}
+	return keys
 }
 
 // start begins to watch and returns when all PodAutoscalers are known, or when ctx ends.
@@ -74,13 +80,13 @@ func autoscalerHandler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs {
 		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 			o = gone.Obj
 		}
-		if pa, ok := o.(*v1alpha1.PodAutoscaler); ok {
-			changed(loop.Key{Namespace: pa.Namespace, Name: pa.Name})
+		if k, ok := o.(*kept); ok {
+			changed(k.key())
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{AddFunc: notice, DeleteFunc: notice, UpdateFunc: func(before, after any) {
-		a, b := before.(*v1alpha1.PodAutoscaler), after.(*v1alpha1.PodAutoscaler)
-		if a.UID == b.UID && a.Generation == b.Generation && maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Labels, b.Labels) {
+		a, b := before.(*kept), after.(*kept)
+		if a.uid == b.uid && a.generation == b.generation && a.asks == b.asks && a.service == b.service && a.configuration == b.configuration {
 			return
 		}
 		notice(after)

@@ -26,7 +26,7 @@ import (
 )
 
 // maxHeld bounds what an autoscaler holds of a revision at zero, in bytes.
-const maxHeld = 7 << 10
+const maxHeld = 2200
 
 // What an autoscaler holds of a revision at zero, with the object and the decisions that led to it:
 // live bytes, which the process has up to twice. The objects are as the API server has them.

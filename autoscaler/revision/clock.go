@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"reflect"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/zero"
@@ -64,8 +65,11 @@ func (r *Revision) DueWith(now, soon time.Time) bool {
 func (r *Revision) Ring(now, soon time.Time) (scrape, decide bool) {
 	if at := r.clocks.scrape; !at.IsZero() && !at.After(soon) {
 		r.clocks.scrape = shared(later(at, now).Add(ScrapePeriod), r.clocks.slot)
-		if !r.scraping && r.config.Scraped && r.counts.Ready+r.counts.Lapsed > 0 {
-			r.scraping, r.scrapeDue, scrape = true, at, true
+		if r.config.Scraped && r.counts.Ready+r.counts.Lapsed > 0 {
+			r.wake()
+			if !r.scraping {
+				r.scraping, r.scrapeDue, scrape = true, at, true
+			}
 		}
 	}
 	tick := !r.clocks.tick.After(soon)
@@ -78,12 +82,13 @@ func (r *Revision) Ring(now, soon time.Time) (scrape, decide bool) {
 	return scrape, tick || !r.clocks.step.IsZero() && !r.clocks.step.After(now)
 }
 
-// Rest sets the clocks after an event. They are slow while only an event can change anything.
-func (r *Revision) Rest(now time.Time) {
+// Rest sets the clocks after an event. They are slow while only an event can change anything, which
+// Rest returns.
+func (r *Revision) Rest(now time.Time) bool {
 	if r.asleep(now) {
-		r.forgetReporters(now) // each wake-up brings pods with new names
+		r.fallAsleep(now)
 		r.clocks = clocks{tick: now.Add(sleepPeriod), step: r.clocks.step, slot: r.clocks.slot}
-		return
+		return true
 	}
 	if r.clocks.tick.Sub(now) > TickPeriod+ScrapePeriod { // of one that was asleep
 		r.clocks.tick = now.Add(TickPeriod)
@@ -91,15 +96,56 @@ func (r *Revision) Rest(now time.Time) {
 	if r.clocks.scrape.IsZero() {
 		r.clocks.scrape = now
 	}
+	return false
 }
 
 // asleep reports whether only an event can change anything: there are no pods, none are wanted, and
 // there are no reports.
 func (r *Revision) asleep(now time.Time) bool {
-	others := r.counts
+	others := *r.counts
 	others.Asleep, others.Deep, others.Memory, others.Startup = 0, [Levels]int32{}, 0, Startup{}
 	others.Alone, others.Unfrozen, others.FreezeFailure = 0, 0, ""
-	return r.ordered == r.counts.Asleep && others == (Counts{}) && r.zero.Active == zero.No && r.formula.Desired <= 0 && r.series.Quiet(now)
+	return r.ordered == r.counts.Asleep && others == (Counts{}) && r.zero.Active == zero.No && r.formula.Desired <= 0 && (r.lively == nil || r.series.Quiet(now))
+}
+
+// wake makes what a revision has that is not at zero.
+func (r *Revision) wake() {
+	if r.lively == nil {
+		r.lively = &lively{series: r.idle.Again(r.config.Formula.StableWindow, r.config.PanicWindow)}
+	}
+}
+
+// fallAsleep forgets what does not count any more, and drops what a revision at zero has no use
+// for if nothing is left.
+func (r *Revision) fallAsleep(now time.Time) {
+	l := r.lively
+	if l == nil {
+		return
+	}
+	r.forgetReporters(now) // each wake-up brings pods with new names
+	if len(l.reporters) == 0 {
+		l.reporters = nil
+	}
+	if now.Sub(l.looked) >= lookPeriod {
+		l.looked = time.Time{}
+	}
+	if now.Sub(l.busyAt) >= r.config.BusyFor {
+		l.busy, l.busyAt = held{}, time.Time{}
+	}
+	if !now.Before(l.extraUntil) {
+		l.extraUntil = time.Time{}
+	}
+	if l.grow.last == 0 {
+		l.grow = again{}
+	}
+	rest := *l
+	rest.series = nil
+	if !l.scraping {
+		rest.scrapeDue = time.Time{}
+	}
+	if idle, ok := l.series.Idle(now); ok && reflect.ValueOf(rest).IsZero() {
+		r.lively, r.idle = nil, idle
+	}
 }
 
 // noticePause marks the seconds in which this process did not run as missing.

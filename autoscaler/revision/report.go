@@ -45,8 +45,6 @@ type Sample struct {
 // reports is what is known of who tells the load.
 type reports struct {
 	reporters map[string]reporter
-	// queuedAt is how many pods were ready when a queue was reported last.
-	queuedAt int32
 	// scraping says that a scrape is under way; scrapeDue is when it was due.
 	scraping  bool
 	scrapeDue time.Time
@@ -73,6 +71,7 @@ func (r reporter) setBack(timestamp int64, now time.Time) bool {
 
 // Record adds one report to the load series.
 func (r *Revision) Record(s Sample, now time.Time) Refusal {
+	r.wake()
 	known, seen := r.reporters[s.Reporter]
 	if !seen && len(r.reporters) >= maxReporters {
 		r.forgetReporters(now)
@@ -100,6 +99,9 @@ func (r *Revision) Record(s Sample, now time.Time) Refusal {
 		default:
 			overtaken = true
 		}
+	}
+	if r.reporters == nil {
+		r.reporters = map[string]reporter{}
 	}
 	var accepted bool
 	switch {

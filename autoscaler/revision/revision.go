@@ -10,6 +10,7 @@ package revision
 
 import (
 	"time"
+	"unique"
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/window"
@@ -25,7 +26,11 @@ type Config struct {
 	Name string
 	// BudgetOwner names the service whose budget pays for scale-ups.
 	BudgetOwner string
+	*Rules
+}
 
+// Rules are what many revisions have in common. They are immutable.
+type Rules struct {
 	Formula     decide.Config
 	Zero        zero.Config
 	Algorithm   window.Algorithm
@@ -50,60 +55,87 @@ type Config struct {
 // Revision is the state of one revision. It has one owner and no lock.
 type Revision struct {
 	config *Config
-	counts Counts
+	counts *Counts // never written to
 
-	series *decide.Series
 	// formula and zero are the states of the two steps of a decision, least is the smallest scale,
 	// as the schedule says.
-	formula  decide.State
-	zero     zero.State
-	least    int32
+	formula decide.State
+	zero    zero.State
+	least   int32
+	// queuedAt is how many pods were ready when a queue was reported last.
+	queuedAt int32
+
+	prober prober
+	clocks clocks
+	inherited
+	lastOrder
+	lastStatus
+
+	*lively
+	idle decide.Idle // what is left of the series while lively is nil
+}
+
+// lively is what a revision has no use for while it is at zero, as most are. It is nil then:
+// whoever needs it calls wake before, and Rest drops it.
+type lively struct {
+	series   *decide.Series
 	adaptive decide.Adaptive
 	// learned is the result of the last finished lesson, possibly another process's.
 	learned decide.Learned
 
 	reports
-	prober prober
-	clocks clocks
-
 	busyPods
 	sleepers
 	lostPods
-	inherited
-	lastOrder
-	lastStatus
 }
 
 // New returns a Revision that nothing is known of but its pods. Import adds what an earlier process
 // left.
 func New(c *Config, counts Counts, now time.Time) *Revision {
-	return &Revision{config: c, counts: counts,
-		series:    decide.NewSeries(c.Formula.StableWindow, c.PanicWindow),
+	r := &Revision{config: c, counts: &none,
 		formula:   decide.Start(c.Formula, counts.Ready, decide.NoDecision, now),
 		zero:      zero.State{ActiveSince: now},
-		reports:   reports{reporters: map[string]reporter{}},
 		clocks:    clocks{tick: now, scrape: now},
 		inherited: inherited{found: zero.Unknown},
 		lastOrder: lastOrder{ordered: -1}}
+	r.SetCounts(counts)
+	return r
 }
 
 // Update replaces the configuration.
 func (r *Revision) Update(c *Config) {
-	r.series.Resize(c.Formula.StableWindow, c.PanicWindow)
+	if r.lively != nil {
+		r.series.Resize(c.Formula.StableWindow, c.PanicWindow)
+	}
 	r.config = c
 }
 
+// none are the counts of a revision without pods.
+var none Counts
+
 // SetCounts takes new pod counts.
-func (r *Revision) SetCounts(counts Counts) { r.counts = counts }
+func (r *Revision) SetCounts(counts Counts) {
+	switch counts {
+	case *r.counts:
+	case none:
+		r.counts = &none
+	default:
+		r.counts = &counts
+	}
+}
+
+// Counts returns the pod counts, which nobody may change.
+func (r *Revision) Counts() *Counts { return r.counts }
 
 // Decide makes a decision and returns what follows from it. between marks a decision between two
 // ticks, which may only raise the scale.
 func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
+	r.wake()
 	d := r.evaluate(now, between)
 	busy := r.occupied(now)
 	step := r.step(&d, busy, now)
 	out := Outcome{Explanation: Explanation{Decision: d, Step: step, Awake: r.awake.value, Busy: busy}, Replicas: r.ordered, From: r.ordered,
-		Counts: r.counts, Epoch: r.prober.epoch}
+		Counts: *r.counts, Epoch: r.prober.epoch}
 	if step.Apply {
 		total := int32(0)
 		total, out.Awake, out.Keep = r.divide(&d, step.Replicas, busy, budget, now)
@@ -123,9 +155,11 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	out.PodOrders = r.orders(&out.Explanation, out.Replicas-out.Extra, now)
 	out.Status = r.status(step)
 	out.Held = r.turns(out.Status, now)
-	differs := !r.everSent || out.Status != r.sent
+	differs := !r.everSent || out.Status != r.sent.Value()
 	if out.Changed = out.Scale || out.Verify || differs && !out.Held; out.Changed && !out.Held {
-		r.sent, r.everSent = out.Status, true
+		if differs {
+			r.sent, r.everSent = unique.Make(out.Status), true
+		}
 		if r.config.Standby != nil {
 			out.IdleTimes = r.history.Text()
 		}

@@ -16,11 +16,11 @@ import (
 var epoch = time.Unix(1_700_000_000, 0)
 
 func config() *Config {
-	return &Config{UID: "1", Generation: 1, BudgetOwner: "default/hello", Scraped: true, PanicWindow: 6 * time.Second,
+	return &Config{UID: "1", Generation: 1, BudgetOwner: "default/hello", Rules: &Rules{Scraped: true, PanicWindow: 6 * time.Second,
 		Formula: decide.Config{Total: 10, Target: 7, ContainerConcurrency: 10, TargetBurstCapacity: 211, ActivatorCapacity: 100,
 			MaxScaleUpRate: 1000, MaxScaleDownRate: 2, PanicThreshold: 2, StableWindow: time.Minute, Reachable: true},
 		Zero: zero.Config{Initial: 1, ScaleToZero: true, StableWindow: time.Minute, Grace: 30 * time.Second,
-			ProgressDeadline: 10 * time.Minute, PathHold: time.Minute}}
+			ProgressDeadline: 10 * time.Minute, PathHold: time.Minute}}}
 }
 
 // asleep is the status of a revision that was scaled to zero.
@@ -38,8 +38,8 @@ func TestASleepingRevisionRemembersNoReporters(t *testing.T) {
 		r.Rest(now)
 	}
 	r.Rest(epoch.Add(2 * time.Hour))
-	if n := len(r.reporters); n != 0 {
-		t.Errorf("%d reporters are remembered minutes after the last one said anything", n)
+	if r.lively != nil {
+		t.Errorf("it still has %+v hours after the last one said anything", r.lively)
 	}
 }
 

@@ -86,6 +86,7 @@ func Extrapolate(sample []wire.Stat, ready int) Scrape {
 // Scraped takes the outcome of the scrape that Ring asked for. It returns how many values that pods
 // told were no load, or more than counts.
 func (r *Revision) Scraped(s Scrape, now time.Time) (wrong int) {
+	r.wake()
 	r.scraping = false
 	// A scrape reports the second in which it ends.
 	r.series.Await(r.scrapeDue, now.Add(-time.Second))

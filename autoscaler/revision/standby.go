@@ -244,7 +244,7 @@ func (r *Revision) bounded(total, want int32) int32 {
 
 // orders says what pods are to be told, if so many replicas are ordered.
 func (r *Revision) orders(e *Explanation, replicas int32, now time.Time) PodOrders {
-	s, c, look, awake := r.config.Standby, r.counts, lookPeriod, e.Awake
+	s, c, look, awake := r.config.Standby, *r.counts, lookPeriod, e.Awake
 	if e.Keep != nil {
 		awake += e.Keep.Ahead
 	}

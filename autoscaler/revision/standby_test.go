@@ -21,6 +21,9 @@ type village struct {
 	rate   float64 // of requests
 	busy   int32   // pods whose programs say that they are busy
 	deaf   bool    // no pod answers
+	quiet  bool    // an activator without requests reports that once
+	told   bool    // and has
+	keeps  bool    // what a revision at zero drops
 	// written counts scales, woken and slept pods.
 	written, woken, slept int32
 	last                  Outcome
@@ -44,7 +47,10 @@ func (v *village) run(d time.Duration) {
 	for end := v.now.Add(d); v.now.Before(end); v.now = v.now.Add(time.Second) {
 		report := Sample{Reporter: "activator"}
 		report.Report.Concurrency, report.Report.RequestsPerSecond = v.load, v.rate
-		v.Record(report, v.now)
+		if !v.quiet || v.load > 0 || !v.told {
+			v.Record(report, v.now)
+		}
+		v.told = v.load == 0
 		scrape, decide := v.Ring(v.now, v.now)
 		if scrape {
 			v.Scraped(Scrape{Failed: v.deaf, Busy: min(v.busy, v.counts.Ready), Ready: int(v.counts.Ready)}, v.now)
@@ -53,7 +59,11 @@ func (v *village) run(d time.Duration) {
 			v.obey(v.Decide(v.now, false, v.budget))
 		}
 		v.obey(v.Decide(v.now, true, v.budget))
+		had := v.lively
 		v.Rest(v.now)
+		if v.keeps {
+			v.lively = had
+		}
 	}
 }
 
@@ -510,7 +520,8 @@ func TestPodsWhoseProgramsAreBusyStayAwake(t *testing.T) {
 				}
 				v.load = 0
 				if c.unreachable {
-					to := *v.Revision.config
+					to, rules := *v.Revision.config, *v.Revision.config.Rules
+					to.Rules = &rules
 					to.Zero.Unreachable, to.Formula.Reachable = true, false
 					v.Update(&to)
 				}

@@ -49,7 +49,12 @@ const verdict = 20 * time.Second
 
 // Export returns what this process knows.
 func (r *Revision) Export(now time.Time) State {
-	s := State{UID: r.config.UID, At: now, Desired: r.sent.Desired, Ordered: r.ordered, Zero: r.zero, Learned: r.learned,
+	r.wake()
+	sent := int32(0)
+	if r.everSent {
+		sent = r.sent.Value().Desired
+	}
+	s := State{UID: r.config.UID, At: now, Desired: sent, Ordered: r.ordered, Zero: r.zero, Learned: r.learned,
 		Formula: r.formula, Windows: r.series.Export(), Told: r.series.ExportTold(), Extra: r.extra}
 	if r.config.Standby != nil {
 		s.Keep, s.Awake = r.history.Export(), r.awake.value
@@ -67,6 +72,7 @@ func (r *Revision) Export(now time.Time) State {
 // was behind. It reports false if the state is of another object or cannot be right; then nothing
 // is taken from it, except that a wrong lesson in a status does not spoil the rest.
 func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
+	r.wake()
 	if s.At.IsZero() {
 		return r.importStatus(s, now)
 	}

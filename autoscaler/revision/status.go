@@ -2,6 +2,7 @@ package revision
 
 import (
 	"time"
+	"unique"
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/zero"
@@ -27,9 +28,10 @@ type Status struct {
 	Learned decide.Learned
 }
 
-// lastStatus is the last status that was returned as a change.
+// lastStatus is the last status that was returned as a change. Most revisions at zero have the
+// same.
 type lastStatus struct {
-	sent     Status
+	sent     unique.Handle[Status]
 	everSent bool
 }
 
@@ -42,7 +44,7 @@ func (r *Revision) status(step zero.Step) Status {
 		// Keep the last known value.
 		s.Desired = r.found
 		if r.everSent {
-			s.Desired = r.sent.Desired
+			s.Desired = r.sent.Value().Desired
 		}
 	}
 	return s
@@ -57,12 +59,13 @@ const turnWithin = 2 * time.Second
 // that pod goes: if they do not yet, the status has to say so at once.
 func (r *Revision) turns(s Status, now time.Time) bool {
 	end := r.zero.ActiveSince.Add(turnWithin)
-	switch {
-	case !r.everSent || !now.Before(end):
+	if !r.everSent || !now.Before(end) {
 		return false
-	case r.sent.Active == zero.No && s.Active == zero.Undecided:
+	}
+	switch sent := r.sent.Value(); {
+	case sent.Active == zero.No && s.Active == zero.Undecided:
 		return true
-	case r.sent.Active == zero.Yes && s.Active == zero.No && r.sent.Proxied && s.Actual > 0:
+	case sent.Active == zero.Yes && s.Active == zero.No && sent.Proxied && s.Actual > 0:
 		r.lookAgain(end)
 		return true
 	}

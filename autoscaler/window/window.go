@@ -34,7 +34,8 @@ const minimumCoefficient = 0.2
 // Miss have an unknown value, so they never lower an average.
 type Window struct {
 	length int // in seconds
-	// ring is nil before the first write, which a revision at zero may never have.
+	// ring is nil before the first write, which a revision at zero may never have, and spent when
+	// all that was written is too old to count.
 	*ring
 }
 
@@ -45,6 +46,9 @@ type ring struct {
 	first, last int64
 	coefficient float64
 }
+
+// spent is the ring of all windows whose writes are all too old. Nobody writes to it.
+var spent = &ring{first: math.MinInt64 / 2, last: math.MinInt64 / 2}
 
 func newRing(length int) *ring {
 	return &ring{values: make([]float64, length), missing: make([]bool, length), coefficient: coefficient(length)}
@@ -110,7 +114,7 @@ func (w *Window) Found(now time.Time) {
 func (w *Window) bucket(second int64) (int, bool) {
 	n := int64(w.length)
 	switch {
-	case w.ring == nil:
+	case w.ring == nil || w.ring == spent:
 		w.ring = newRing(w.length)
 		w.first, w.last = second, second
 	case second-w.last >= n:
@@ -139,6 +143,12 @@ func index(second, n int64) int { return int(((second % n) + n) % n) }
 func (w *Window) Empty(now time.Time) bool {
 	return w.ring == nil || now.Unix()-w.last >= int64(w.length)
 }
+
+// Clear drops what was written, and not that there was something.
+func (w *Window) Clear() { w.ring = spent }
+
+// Written reports whether there ever was a write.
+func (w *Window) Written() bool { return w.ring != nil }
 
 // Average is the mean over the valid seconds of the window that ends at now, rounded to six
 // decimals. A valid second is between the first and the last write and not older than the window.
@@ -226,7 +236,8 @@ func (w *Window) Resize(length time.Duration) *Window {
 	if r.length == w.length {
 		return w
 	}
-	if w.ring == nil {
+	if w.ring == nil || w.ring == spent {
+		r.ring = w.ring
 		return r
 	}
 	n, m := int64(w.length), int64(r.length)
@@ -247,9 +258,9 @@ type Contents struct {
 	Values []float64
 }
 
-// Export returns what the window holds, nothing when it was never written to.
+// Export returns what the window holds, nothing when it was never written to or all of it is spent.
 func (w *Window) Export() Contents {
-	if w.ring == nil {
+	if w.ring == nil || w.ring == spent {
 		return Contents{}
 	}
 	c := Contents{First: w.first, Values: make([]float64, 0, w.last-w.first+1)}
@@ -292,6 +303,9 @@ func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 		return true // older than the window
 	}
 	own := w.ring
+	if own == spent {
+		own = nil
+	}
 	w.ring = nil
 	put := func(second int64, value float64, missing bool) {
 		if i, ok := w.bucket(second); ok {

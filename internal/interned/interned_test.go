@@ -91,3 +91,18 @@ func TestFewMapsAreRemembered(t *testing.T) {
 		t.Errorf("%d maps are remembered", len(known))
 	}
 }
+
+func TestEqualValuesAreOne(t *testing.T) {
+	var few Few[*inner]
+	first := few.Same(&inner{"0"})
+	for i := range 100 {
+		if v := few.Same(&inner{strconv.Itoa(i % 10)}); v.Reason != strconv.Itoa(i%10) || i%10 == 0 && v != first {
+			t.Fatalf("%d became %p %+v, the first was %p", i, v, v, first)
+		}
+	}
+	for i := range 100 { // more than are known
+		if v := few.Same(&inner{strconv.Itoa(i)}); v.Reason != strconv.Itoa(i) {
+			t.Fatalf("%d became %+v", i, v)
+		}
+	}
+}

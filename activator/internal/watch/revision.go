@@ -17,11 +17,12 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/interned"
 )
 
 // keptRevision is what is kept of a Revision: a few hundred bytes of several kilobytes.
 type keptRevision struct {
-	identity
+	interned.Identity
 	uid                                       string
 	service, configuration                    string
 	concurrency, timeout, responseStart, idle *int64
@@ -33,7 +34,7 @@ type keptRevision struct {
 
 func keepRevision(r *servingv1.Revision) *keptRevision {
 	k := &keptRevision{
-		identity: identityOf(r), uid: string(r.UID), service: unique.Make(r.Labels[names.ServiceLabel]).Value(), configuration: unique.Make(r.Labels[names.ConfigurationLabel]).Value(),
+		Identity: interned.IdentityOf(r), uid: string(r.UID), service: unique.Make(r.Labels[names.ServiceLabel]).Value(), configuration: unique.Make(r.Labels[names.ConfigurationLabel]).Value(),
 		concurrency: r.Spec.ContainerConcurrency, timeout: r.Spec.TimeoutSeconds,
 		responseStart: r.Spec.ResponseStartTimeoutSeconds, idle: r.Spec.IdleTimeoutSeconds,
 		h2c: r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C, early: true, failure: failureOf(r), resolved: r.Status.Annotations,
@@ -164,14 +165,14 @@ func shared(name *string) string {
 
 // keptSlice is what is kept of an EndpointSlice.
 type keptSlice struct {
-	identity
+	interned.Identity
 	key       backends.Key
 	endpoints []backends.Endpoint
 }
 
 func transformSlice(o any) (any, error) {
 	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
-		k := &keptSlice{identity: identityOf(s)}
+		k := &keptSlice{Identity: interned.IdentityOf(s)}
 		k.key, k.endpoints = endpointsOf(s)
 		return k, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"ebb.dev/ebb/api/client/informers/externalversions"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/interned"
 )
 
 // resting follows the activators to which gateways lead requests by their hosts alone: these stand
@@ -30,7 +31,7 @@ func (w *Watch) resting(informer cache.SharedIndexInformer) (needed chan struct{
 				addresses = append(addresses, e.Address)
 			}
 		}
-		w.Relay.SetSlice(s.name, addresses)
+		w.Relay.SetSlice(s.Name, addresses)
 	}
 	synced, err = follow(informer, transformSlice, func(o any) {
 		tell(o, true)
@@ -63,28 +64,28 @@ func (w *Watch) route(o any) {
 	if !ok {
 		return
 	}
-	if err := w.Plans.Set(r.namespace, r.name, r.uid, r.created, r.plan); err != nil {
+	if err := w.Plans.Set(r.Namespace, r.Name, r.uid, r.created, r.plan); err != nil {
 		w.Log.Warn("a plan cannot be read; if there was one before, that counts", "error", err)
 	}
 }
 
 func (w *Watch) routeDeleted(o any) {
 	if r, ok := o.(*keptRoute); ok {
-		w.Plans.Delete(r.namespace, r.name)
+		w.Plans.Delete(r.Namespace, r.Name)
 	}
 }
 
 // keptRoute is what is kept of a Route: who it is and its plan. There is one for each service of
 // the cluster.
 type keptRoute struct {
-	identity
+	interned.Identity
 	uid, plan string
 	created   time.Time
 }
 
 func transformRoute(o any) (any, error) {
 	if r, ok := o.(*servingv1.Route); ok {
-		return &keptRoute{identityOf(r), string(r.UID), r.Status.Annotations[names.PlanAnnotation], r.CreationTimestamp.Time}, nil
+		return &keptRoute{interned.IdentityOf(r), string(r.UID), r.Status.Annotations[names.PlanAnnotation], r.CreationTimestamp.Time}, nil
 	}
 	return o, nil
 }

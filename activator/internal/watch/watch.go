@@ -169,7 +169,7 @@ func (w *Watch) revision(o any) {
 	}
 	w.order.Lock()
 	defer w.order.Unlock()
-	key := backends.Key{Namespace: r.namespace, Name: r.name}
+	key := backends.Key{Namespace: r.Namespace, Name: r.Name}
 	// The store cannot fail: it is a map.
 	newest, exists, _ := w.revisions.GetStore().Get(o)
 	if r, ok = newest.(*keptRevision); exists && ok {
@@ -181,12 +181,12 @@ func (w *Watch) revision(o any) {
 
 func (w *Watch) slice(o any) {
 	if s, ok := o.(*keptSlice); ok {
-		w.Table.SetSlice(s.key, s.name, s.endpoints)
+		w.Table.SetSlice(s.key, s.Name, s.endpoints)
 	}
 }
 
 func (w *Watch) sliceDeleted(o any) {
 	if s, ok := o.(*keptSlice); ok {
-		w.Table.SetSlice(s.key, s.name, nil)
+		w.Table.SetSlice(s.key, s.Name, nil)
 	}
 }

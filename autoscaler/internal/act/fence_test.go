@@ -216,7 +216,7 @@ func newFenceWorld() *fenceWorld {
 
 // start adopts the revision with the scale that it finds. The bounds make it want so many pods.
 func (s *fenceSide) start(term int, want, found int32) {
-	c := &revision.Config{UID: "u1", PanicWindow: 6 * time.Second}
+	c := &revision.Config{UID: "u1", Rules: &revision.Rules{PanicWindow: 6 * time.Second}}
 	c.Formula.Target, c.Formula.Total, c.Formula.MaxScaleUpRate, c.Formula.MaxScaleDownRate = 1, 1, 1000, 1000
 	c.Formula.PanicThreshold, c.Formula.StableWindow, c.Formula.ActivatorCapacity = 2, time.Minute, 100
 	c.Zero.Min, c.Zero.Max, c.Zero.Initial, c.Zero.StableWindow = want, want, want, time.Minute

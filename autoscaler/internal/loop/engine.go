@@ -61,6 +61,7 @@ type Engine struct {
 	options Options
 	seed    maphash.Seed
 	shards  []*shard
+	equal   decisions
 	refused [len(refusals)]atomic.Int64
 }
 
@@ -224,9 +225,9 @@ func (e *Engine) Some(wanted func(Key, *Spec) bool, visit func(View)) {
 		for i, m := range all {
 			v := View{Key: m.key, Spec: specs[i]}
 			m.view.mutex.Lock()
-			v.Status, v.Counts = m.view.status, m.view.counts
-			if last := m.view.history.last(); last != nil {
-				v.Last = *last
+			v.Counts = *m.view.counts
+			if last := m.view.history.latest(); last != nil {
+				v.Status, v.Last = m.view.status.Value(), last.entry()
 			}
 			m.view.mutex.Unlock()
 			visit(v)

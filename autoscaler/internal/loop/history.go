@@ -5,6 +5,7 @@ import (
 
 	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/internal/interned"
 )
 
 // HistoryLength is how many runs of decisions are kept for a revision: those that are told.
@@ -20,30 +21,68 @@ type Entry struct {
 
 // history is a ring of the last runs.
 type history struct {
-	entries []Entry
-	// newest is the index of the newest entry.
+	runs []run
+	// newest is the index of the newest run.
 	newest int
 }
 
-func (h *history) add(e revision.Explanation) {
-	if last := h.last(); last != nil && sameRun(&last.Explanation, &e) {
-		last.Times++
-		last.Explanation = e
-		return
-	}
-	entry := Entry{First: e.Decision.Time, Times: 1, Explanation: e}
-	if len(h.entries) == HistoryLength {
-		h.newest = (h.newest + 1) % HistoryLength
-		h.entries[h.newest] = entry
-		return
-	}
-	if n := len(h.entries); n == cap(h.entries) {
-		// Most revisions have few entries; never reserve more than are kept.
-		h.entries = append(make([]Entry, 0, min(max(2*n, 1), HistoryLength)), h.entries...)
-	}
-	h.newest = len(h.entries)
-	h.entries = append(h.entries, entry)
+// run is an Entry as it is kept.
+type run struct {
+	first, last time.Time
+	times       int
+	// decided is the last decision, without its time if it is shared with other revisions.
+	decided *revision.Explanation
+	shared  bool
 }
+
+func (r *run) entry() Entry {
+	e := Entry{First: r.first, Times: r.times, Explanation: *r.decided}
+	e.Decision.Time = r.last
+	return e
+}
+
+// decisions lets revisions share the last decision.
+type decisions = interned.Few[*revision.Explanation]
+
+// share lets the last decision be one with an equal one of another revision. Most of those at zero
+// have the same.
+func (h *history) share(all *decisions) {
+	if last := h.latest(); last != nil && !last.shared {
+		e := *last.decided
+		e.Decision.Time = time.Time{}
+		last.decided, last.shared = all.Same(&e), true
+	}
+}
+
+func (h *history) add(e revision.Explanation) {
+	at := e.Decision.Time
+	if last := h.latest(); last != nil && sameRun(last.decided, &e) {
+		last.times++
+		last.last = at
+		if last.shared {
+			last.decided, last.shared = copied(e), false
+		} else {
+			*last.decided = e
+		}
+		return
+	}
+	next := run{first: at, last: at, times: 1, decided: copied(e)}
+	if len(h.runs) == HistoryLength {
+		h.newest = (h.newest + 1) % HistoryLength
+		h.runs[h.newest] = next
+		return
+	}
+	if n := len(h.runs); n == cap(h.runs) {
+		// Most revisions have few runs; never reserve more than are kept.
+		h.runs = append(make([]run, 0, min(max(2*n, 1), HistoryLength)), h.runs...)
+	}
+	h.newest = len(h.runs)
+	h.runs = append(h.runs, next)
+}
+
+// copied returns a copy on the heap. The argument of add itself is not there: most decisions are
+// like the one before.
+func copied(e revision.Explanation) *revision.Explanation { return &e }
 
 func sameRun(a, b *revision.Explanation) bool {
 	return a.Decision.Desired == b.Decision.Desired && a.Decision.Rule == b.Decision.Rule &&
@@ -58,18 +97,21 @@ func kept(e *revision.Explanation) int32 {
 	return e.Keep.Keep
 }
 
-func (h *history) last() *Entry {
-	if len(h.entries) == 0 {
+func (h *history) latest() *run {
+	if len(h.runs) == 0 {
 		return nil
 	}
-	return &h.entries[h.newest]
+	return &h.runs[h.newest]
 }
 
 // list returns the entries, oldest first.
 func (h *history) list() []Entry {
-	if len(h.entries) == 0 {
+	if len(h.runs) == 0 {
 		return nil
 	}
-	oldest := (h.newest + 1) % len(h.entries)
-	return append(append(make([]Entry, 0, len(h.entries)), h.entries[oldest:]...), h.entries[:oldest]...)
+	list, oldest := make([]Entry, 0, len(h.runs)), (h.newest+1)%len(h.runs)
+	for i := range h.runs {
+		list = append(list, h.runs[(oldest+i)%len(h.runs)].entry())
+	}
+	return list
 }

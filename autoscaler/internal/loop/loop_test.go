@@ -86,12 +86,12 @@ func (w *world) written() []int32 {
 
 func spec() *Spec {
 	return &Spec{Target: Target{"apps/v1", "Deployment", "hello-00001-deployment"}, Service: "hello", Found: &revision.State{Desired: -1},
-		Config: revision.Config{UID: "1", Generation: 1, BudgetOwner: "default/hello",
+		Config: revision.Config{UID: "1", Generation: 1, BudgetOwner: "default/hello", Rules: &revision.Rules{
 			Formula: decide.Config{Total: 10, Target: 7, ContainerConcurrency: 10, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000,
 				MaxScaleDownRate: 2, PanicThreshold: 2, StableWindow: 60 * time.Second, Reachable: true},
 			Zero: zero.Config{Initial: 1, ScaleToZero: true, StableWindow: 60 * time.Second, Grace: 30 * time.Second,
 				ProgressDeadline: 600 * time.Second, PathHold: 60 * time.Second},
-			PanicWindow: 6 * time.Second, Scraped: true}}
+			PanicWindow: 6 * time.Second, Scraped: true}}}
 }
 
 // atZero is the spec of a revision that was scaled to zero an hour ago.

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"sync"
 	"time"
+	"unique"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -57,8 +58,9 @@ type member struct {
 type view struct {
 	mutex   sync.Mutex
 	history history
-	status  revision.Status
-	counts  revision.Counts
+	// status is that of the last decision; most revisions at zero have the same.
+	status unique.Handle[revision.Status]
+	counts *revision.Counts // never nil, and never written to
 }
 
 // shard runs the revisions whose keys hash to it, on one goroutine.
@@ -256,6 +258,7 @@ func (s *shard) changed() {
 func (s *shard) adopt(key Key, spec *Spec, counts revision.Counts, now time.Time) *member {
 	m := &member{key: key, spec: spec.adopted()}
 	m.Revision = revision.New(&m.spec.Config, counts, now)
+	m.view.counts = m.Counts()
 	if !m.Import(*spec.Found, 0, now) {
 		s.engine.refuse(InvalidState)
 		if log := s.engine.options.Log; log != nil {
@@ -363,8 +366,11 @@ func (s *shard) observe(arrived time.Time) {
 func (s *shard) decide(m *member, now time.Time, between bool) {
 	out := m.Decide(now, between, s.engine.options.Budget)
 	m.view.mutex.Lock()
+	if m.view.history.latest() == nil || m.view.status.Value() != out.Status {
+		m.view.status = unique.Make(out.Status)
+	}
 	m.view.history.add(out.Explanation)
-	m.view.status, m.view.counts = out.Status, out.Counts
+	m.view.counts = m.Counts()
 	m.view.mutex.Unlock()
 	if out.Changed {
 		s.engine.options.Actor.Act(Order{Key: m.key, UID: types.UID(m.spec.UID), Target: m.spec.Target, Outcome: out, Since: now})
@@ -400,7 +406,11 @@ func (s *shard) reschedule(m *member, now time.Time) {
 	if m.heapIndex < 0 {
 		return
 	}
-	m.Rest(now)
+	if m.Rest(now) {
+		m.view.mutex.Lock()
+		m.view.history.share(&s.engine.equal)
+		m.view.mutex.Unlock()
+	}
 	if awake := m.Awake(); awake != m.awake {
 		if m.awake = awake; awake {
 			s.awake++

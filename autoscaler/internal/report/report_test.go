@@ -30,11 +30,11 @@ func entry() loop.Entry {
 
 func TestMetricsCarryTheContractsNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	view := loop.View{Key: hello, Spec: &loop.Spec{Service: "hello", Configuration: "hello", Config: revision.Config{BusyFor: time.Minute}}, Status: revision.Status{Desired: 5, Actual: 6},
+	view := loop.View{Key: hello, Spec: &loop.Spec{Service: "hello", Configuration: "hello", Config: revision.Config{Rules: &revision.Rules{BusyFor: time.Minute}}}, Status: revision.Status{Desired: 5, Actual: 6},
 		Counts: revision.Counts{Ready: 6, NotReady: 3, Pending: 1, Terminating: 2}, Last: entry()}
 	registry.MustRegister(Collector{Each: func(visit func(loop.View)) {
 		visit(view)
-		visit(loop.View{Key: loop.Key{Name: "undecided"}, Spec: &loop.Spec{}})
+		visit(loop.View{Key: loop.Key{Name: "undecided"}, Spec: &loop.Spec{Config: revision.Config{Rules: &revision.Rules{}}}})
 	}, Counts: func() []Count { return []Count{{"ebb_autoscaler_stats_refused_total", "x", "forged", 4}} }})
 	// The contract's names of numbers of pods end as those of histograms do.
 	promtool.CheckMetrics(t, telemetry.Metrics(registry), "kn_revision_pods_count", "kn_revision_pods_not_ready_count", "kn_revision_pods_pending_count",
@@ -76,7 +76,7 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 // Knative's exporter adds the unit to one name.
 func TestTheStableRateHasBothSpellings(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	view := loop.View{Key: hello, Spec: &loop.Spec{}, Last: entry()}
+	view := loop.View{Key: hello, Spec: &loop.Spec{Config: revision.Config{Rules: &revision.Rules{}}}, Last: entry()}
 	view.Last.Decision.Metric, view.Last.Decision.Observation.Stable = decide.RequestsPerSecond, 90
 	registry.MustRegister(Collector{Each: func(visit func(loop.View)) { visit(view) }, Counts: func() []Count { return nil }})
 	families, err := registry.Gather()

@@ -9,6 +9,8 @@ import (
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/internal/interned"
 	"ebb.dev/ebb/settings"
 )
 
@@ -24,6 +26,8 @@ type Source struct {
 	// of an object.
 	Ignored atomic.Int64
 
+	rules interned.Few[*revision.Rules]
+
 	// told is the generation of each object at which its problems were logged.
 	mutex sync.Mutex
 	told  map[types.UID]int64
@@ -37,6 +41,7 @@ func (s *Source) Spec(key loop.Key) *loop.Spec {
 		return nil
 	}
 	spec, problems := Resolve(pa, snapshot.Rules())
+	spec.Rules = s.rules.Same(spec.Rules)
 	s.tell(key, pa, problems)
 	return spec
 }

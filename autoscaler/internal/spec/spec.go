@@ -61,6 +61,8 @@ func Resolve(pa *v1alpha1.PodAutoscaler, c *rules.Config) (*loop.Spec, []string)
 	}
 	s.Config = revision.Config{
 		UID: string(pa.UID), Generation: pa.Generation, Name: pa.Namespace + "/" + pa.Name, BudgetOwner: pa.Namespace + "/" + owner,
+	}
+	s.Rules = &revision.Rules{
 		Algorithm:   algorithm(pa.Annotations, scaling, ignore),
 		PanicWindow: decide.PanicWindow(formula.StableWindow, scaling.PanicWindow),
 		Scraped:     burst != names.UnlimitedTargetBurst || told || scaling.BusyFor > 0,

@@ -43,11 +43,11 @@ func TestDefaults(t *testing.T) {
 	got, problems := resolve(autoscaler(nil), settings.Default().Autoscaler, 10*time.Minute)
 	want := &loop.Spec{Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
 		Service: "hello", Configuration: "hello", Found: &revision.State{Desired: -1},
-		Config: revision.Config{UID: "u1", Generation: 2, Name: "default/hello-00001", BudgetOwner: "default/hello",
+		Config: revision.Config{UID: "u1", Generation: 2, Name: "default/hello-00001", BudgetOwner: "default/hello", Rules: &revision.Rules{
 			Scraped: true, PanicWindow: 6 * time.Second, MinSchedule: schedule.Schedule{}, ScaleUp: revision.Rate{PerSecond: 50, Burst: 500},
 			Formula: decide.Config{Total: 100, Target: 70, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
 				PanicThreshold: 2, StableWindow: time.Minute, Reachable: true},
-			Zero: zero.Config{Initial: 1, ScaleToZero: true, StableWindow: time.Minute, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: time.Minute}}}
+			Zero: zero.Config{Initial: 1, ScaleToZero: true, StableWindow: time.Minute, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: time.Minute}}}}
 	if len(problems) > 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("problems %v\ngot  %+v\nwant %+v", problems, got, want)
 	}

@@ -52,9 +52,9 @@ func (w *world) Spec(key loop.Key) *loop.Spec {
 	if service == "" {
 		return nil
 	}
-	return &loop.Spec{Service: service, Found: &revision.State{}, Config: revision.Config{UID: key.String(), PanicWindow: 6 * time.Second,
+	return &loop.Spec{Service: service, Found: &revision.State{}, Config: revision.Config{UID: key.String(), Rules: &revision.Rules{PanicWindow: 6 * time.Second,
 		Formula: decide.Config{Total: 10, Target: 7, MaxScaleUpRate: 1000, MaxScaleDownRate: 2, PanicThreshold: 2, StableWindow: time.Minute, Reachable: true},
-		Zero:    zero.Config{Min: 1, Max: 5, StableWindow: time.Minute}}}
+		Zero:    zero.Config{Min: 1, Max: 5, StableWindow: time.Minute}}}}
 }
 
 func (w *world) Count(loop.Key) revision.Counts {
