@@ -37,7 +37,7 @@ const own = "*"
 // keep makes a kept of a PodAutoscaler, which nobody else may use.
 func keep(pa *v1alpha1.PodAutoscaler) (*kept, error) {
 	k := &kept{Identity: interned.IdentityOf(pa), uid: pa.UID, generation: pa.Generation}
-	k.service, k.configuration = part(pa.Name, pa.Labels[names.ServiceLabel]), part(pa.Name, pa.Labels[names.ConfigurationLabel])
+	k.service, k.configuration = interned.Part(pa.Name, pa.Labels[names.ServiceLabel]), interned.Part(pa.Name, pa.Labels[names.ConfigurationLabel])
 	for _, field := range named(pa) {
 		if rest, is := strings.CutPrefix(*field, pa.Name); is {
 			*field = own + rest
@@ -63,14 +63,6 @@ func keep(pa *v1alpha1.PodAutoscaler) (*kept, error) {
 // named returns the fields that have names made of the object's own.
 func named(pa *v1alpha1.PodAutoscaler) []*string {
 	return []*string{&pa.Spec.ScaleTargetRef.Name, &pa.Status.ServiceName, &pa.Status.MetricsServiceName}
-}
-
-// part returns s as a part of name if it begins that, so that both take memory once.
-func part(name, s string) string {
-	if strings.HasPrefix(name, s) {
-		return name[:len(s)]
-	}
-	return unique.Make(s).Value()
 }
 
 func text(o any) (unique.Handle[string], error) {

@@ -32,6 +32,7 @@ const maxHeld = 2200
 // live bytes, which the process has up to twice. The objects are as the API server has them.
 func TestWhatAnAutoscalerHoldsOfARevision(t *testing.T) {
 	const few, many = 100, 600
+	holds(t, few) // what a process has once
 	if each := (holds(t, many) - holds(t, few)) / (many - few); each > maxHeld {
 		t.Errorf("%d bytes, at most %d are allowed for", each, maxHeld)
 	} else {

@@ -1,6 +1,7 @@
 package interned
 
 import (
+	"strings"
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -8,25 +9,22 @@ import (
 
 // Identity is the metadata of what is kept of an object in place of it. An informer asks for no
 // other.
-type Identity struct {
-	metav1.Object
-	Namespace, Name, Version string
-}
+type Identity struct{ Namespace, Name, Version string }
 
 // IdentityOf returns who an object is.
 func IdentityOf(o metav1.Object) Identity {
-	return Identity{&blank, unique.Make(o.GetNamespace()).Value(), o.GetName(), o.GetResourceVersion()}
+	return Identity{unique.Make(o.GetNamespace()).Value(), o.GetName(), o.GetResourceVersion()}
 }
 
-// GetNamespace implements metav1.Object.
-func (i *Identity) GetNamespace() string { return i.Namespace }
+// GetObjectMeta implements metav1.ObjectMetaAccessor.
+func (i *Identity) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: i.Namespace, Name: i.Name, ResourceVersion: i.Version}
+}
 
-// GetName implements metav1.Object.
-func (i *Identity) GetName() string { return i.Name }
-
-// GetResourceVersion implements metav1.Object.
-func (i *Identity) GetResourceVersion() string { return i.Version }
-
-// blank stands for the metadata that is not kept. It is never written to, because objects in a
-// cache are read only.
-var blank metav1.ObjectMeta
+// Part returns s as a part of name if name begins with it, so that both take memory once.
+func Part(name, s string) string {
+	if strings.HasPrefix(name, s) {
+		return name[:len(s)]
+	}
+	return unique.Make(s).Value()
+}

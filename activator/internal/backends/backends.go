@@ -45,7 +45,7 @@ type Info struct {
 }
 
 // entry is a revision with the state that its sources reported. It may exist before its Revision
-// object is seen.
+// object is seen. Without slices and announcements there is none: most revisions are at zero.
 type entry struct {
 	revision      *Revision // nil until the object is seen
 	slices        map[string][]Endpoint
@@ -78,7 +78,7 @@ type Table struct {
 
 	mutex   sync.Mutex
 	entries map[Key]*entry
-	unknown int
+	unknown int // entries without a revision
 	// zone is that of Node, "" until a pod there says so, and placed when that was learned.
 	zone   string
 	placed time.Time
@@ -126,18 +126,18 @@ func (t *Table) setIndex(key Key, r *Revision) {
 func (t *Table) changeLocked(key Key, now time.Time, tell func(*entry)) {
 	e, known := t.entries[key]
 	if !known {
-		e = &entry{}
-		t.entries[key] = e
+		e = &entry{revision: t.Get(key)}
 	} else if e.revision == nil {
 		t.unknown--
 	}
 	tell(e)
 	e.publish(t.zone, now)
-	switch {
-	case e.revision != nil:
-	case len(e.slices)+len(e.announcements) == 0:
+	if len(e.slices)+len(e.announcements) == 0 {
 		delete(t.entries, key)
-	default:
+		return
+	}
+	t.entries[key] = e
+	if e.revision == nil {
 		t.unknown++
 	}
 }
@@ -304,7 +304,7 @@ func (t *Table) Announce(a wire.Announcement) bool {
 	key, now := Key{a.Namespace, a.Revision}, time.Now()
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	if t.entries[key] == nil && t.unknown >= MaxUnknown {
+	if t.entries[key] == nil && t.Get(key) == nil && t.unknown >= MaxUnknown {
 		return false
 	}
 	if owners := t.ready[a.Address.Addr()]; len(owners) > 0 && !slices.Contains(owners, key) {

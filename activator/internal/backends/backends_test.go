@@ -152,8 +152,8 @@ func TestALifeOfAPodInItsOwnAndKubernetesWords(t *testing.T) {
 	step("terminating", "")
 	table.SetSlice(key, "s", nil)
 	step("gone", "")
-	if e := table.entries[key]; len(e.announcements) != 0 {
-		t.Errorf("%v is still remembered", e.announcements)
+	if e := table.entries[key]; e != nil {
+		t.Errorf("%+v is still remembered", e)
 	}
 }
 

@@ -93,10 +93,11 @@ func (h *Handler) follows(host string, from plan.Visibility) (answer string, ok 
 	if route == nil {
 		return "", false
 	}
-	missing := slices.ContainsFunc(route.Revisions, func(name string) bool {
+	answer, revisions := route.Probe()
+	missing := slices.ContainsFunc(revisions, func(name string) bool {
 		return h.Table.Get(backends.Key{Namespace: route.Namespace, Name: name}) == nil
 	})
-	return route.Answer, !missing
+	return answer, !missing
 }
 
 // unknown is the answer that a gateway gives to a host that it does not know.

@@ -24,10 +24,6 @@ type Route struct {
 	Namespace, Name string
 	UID             string
 	Created         time.Time
-	// Answer is what probes are told. Revisions are those that the plan names, of the Route's
-	// namespace.
-	Answer    string
-	Revisions []string
 
 	domain, text string // of the cluster, and of the plan: it can be read
 	plan         atomic.Pointer[plan.Plan]
@@ -42,6 +38,16 @@ func (r *Route) Plan() *plan.Plan {
 		r.plan.Store(p)
 	}
 	return p
+}
+
+// Probe returns what probes are told, and the revisions of the Route's namespace that the plan
+// names. They are read anew: probes are rare.
+func (r *Route) Probe() (answer string, revisions []string) {
+	c, p, err := r.read()
+	if err != nil {
+		return "", nil
+	}
+	return c.Answer(), revisionsOf(p)
 }
 
 func (r *Route) read() (*plan.Compact, *plan.Plan, error) {
@@ -117,7 +123,6 @@ func (t *Table) Set(namespace, name, uid string, created time.Time, text string)
 	if err != nil {
 		return err
 	}
-	route.Answer, route.Revisions = c.Answer(), revisions(p)
 	t.dropLocked(k)
 	t.routes[k] = route
 	ranks := map[string]int{}
@@ -130,7 +135,7 @@ func (t *Table) Set(namespace, name, uid string, created time.Time, text string)
 		if target.Visibility == plan.External {
 			rank = ranks[target.Tag]
 		}
-		hosts, host := t.of(target.Visibility), target.Hosts[0]
+		hosts, host := t.of(target.Visibility), part(text, target.Hosts[0])
 		claims := append(slices.Clip(hosts[host]), claim{route, rank})
 		slices.SortFunc(claims, before)
 		hosts[host] = claims
@@ -209,8 +214,16 @@ func (t *Table) shortest(host string) string {
 	return ""
 }
 
-// revisions returns those that a plan names in the Route's namespace.
-func revisions(p *plan.Plan) []string {
+// part returns s as a part of a text that has it, so that it takes no memory of its own.
+func part(text, s string) string {
+	if i := strings.Index(text, s); i >= 0 {
+		return text[i : i+len(s)]
+	}
+	return s
+}
+
+// revisionsOf returns those that a plan names in the Route's namespace.
+func revisionsOf(p *plan.Plan) []string {
 	named := sets.New[string]()
 	for i := range p.Targets {
 		for j := range p.Targets[i].Rules {

@@ -23,8 +23,13 @@ import (
 // keptRevision is what is kept of a Revision: a few hundred bytes of several kilobytes.
 type keptRevision struct {
 	interned.Identity
-	uid                                       string
-	service, configuration                    string
+	uid                    string
+	service, configuration string
+	*kind
+}
+
+// kind is what many Revisions have in common.
+type kind struct {
 	concurrency, timeout, responseStart, idle *int64
 	h2c, early                                bool
 	failure                                   string
@@ -32,9 +37,15 @@ type keptRevision struct {
 	resolved                                  map[string]string // what the controller found out
 }
 
+var kinds interned.Few[*kind]
+
 func keepRevision(r *servingv1.Revision) *keptRevision {
-	k := &keptRevision{
-		Identity: interned.IdentityOf(r), uid: string(r.UID), service: unique.Make(r.Labels[names.ServiceLabel]).Value(), configuration: unique.Make(r.Labels[names.ConfigurationLabel]).Value(),
+	return &keptRevision{Identity: interned.IdentityOf(r), uid: string(r.UID), service: interned.Part(r.Name, r.Labels[names.ServiceLabel]),
+		configuration: interned.Part(r.Name, r.Labels[names.ConfigurationLabel]), kind: kinds.Same(kindOf(r))}
+}
+
+func kindOf(r *servingv1.Revision) *kind {
+	k := &kind{
 		concurrency: r.Spec.ContainerConcurrency, timeout: r.Spec.TimeoutSeconds,
 		responseStart: r.Spec.ResponseStartTimeoutSeconds, idle: r.Spec.IdleTimeoutSeconds,
 		h2c: r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C, early: true, failure: failureOf(r), resolved: r.Status.Annotations,
@@ -167,13 +178,14 @@ func shared(name *string) string {
 type keptSlice struct {
 	interned.Identity
 	key       backends.Key
-	endpoints []backends.Endpoint
+	endpoints []backends.Endpoint // nil for most: theirs are at zero
 }
 
 func transformSlice(o any) (any, error) {
 	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 		k := &keptSlice{Identity: interned.IdentityOf(s)}
 		k.key, k.endpoints = endpointsOf(s)
+		k.key.Namespace, k.key.Name = k.Namespace, interned.Part(k.Name, k.key.Name)
 		return k, nil
 	}
 	return o, nil

@@ -6,9 +6,12 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/api/client/informers/externalversions"
+	servinginformers "ebb.dev/ebb/api/client/informers/externalversions/serving/v1"
+	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/internal/interned"
@@ -43,7 +46,10 @@ func (w *Watch) resting(informer cache.SharedIndexInformer) (needed chan struct{
 // plans returns what watches the plans in the status of Routes from then on. It reports whether all
 // of them are in the table, which may take until ctx is done.
 func (w *Watch) plans(factory externalversions.SharedInformerFactory) (follows func(context.Context) bool, err error) {
-	synced, err := follow(factory.Serving().V1().Routes().Informer(), transformRoute, w.route, w.routeDeleted)
+	informer := factory.InformerFor(&servingv1.Route{}, func(client versioned.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return servinginformers.NewRouteInformer(client, metav1.NamespaceAll, resync, cache.Indexers{})
+	})
+	synced, err := follow(informer, transformRoute, w.route, w.routeDeleted)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
+	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -23,8 +24,10 @@ import (
 	"ebb.dev/ebb/activator/internal/plans"
 	"ebb.dev/ebb/activator/internal/relay"
 	"ebb.dev/ebb/api/client/informers/externalversions"
+	servinginformers "ebb.dev/ebb/api/client/informers/externalversions/serving/v1"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
 )
@@ -54,11 +57,12 @@ const sweep = time.Second
 // Run watches until ctx is done.
 func (w *Watch) Run(ctx context.Context) error {
 	ours := externalversions.NewSharedInformerFactory(w.Ebb, 0)
-	revisions := ours.Serving().V1().Revisions().Informer()
+	revisions := ours.InformerFor(&servingv1.Revision{}, func(client versioned.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return servinginformers.NewRevisionInformer(client, metav1.NamespaceAll, resync, cache.Indexers{}) // nobody asks for those of a namespace
+	})
 	w.revisions = revisions
-	sliced := w.slices("", names.ServiceTypeLabel+"="+names.ServiceTypePrivate)
-	endpointSlices := sliced.Discovery().V1().EndpointSlices().Informer()
-	activators := w.slices(w.System, discoveryv1.LabelServiceName+"="+names.ActivatorService)
+	sliced, endpointSlices := w.slices("", names.ServiceTypeLabel+"="+names.ServiceTypePrivate)
+	activators, activatorSlices := w.slices(w.System, discoveryv1.LabelServiceName+"="+names.ActivatorService)
 
 	revisionsSynced, err := follow(revisions, transformRevision, w.revision, w.revision)
 	if err != nil {
@@ -69,11 +73,11 @@ func (w *Watch) Run(ctx context.Context) error {
 		return err
 	}
 	// Requests do not need them, so nothing waits until they are known.
-	if _, err := follow(activators.Discovery().V1().EndpointSlices().Informer(), transformSlice, w.slice, w.sliceDeleted); err != nil {
+	if _, err := follow(activatorSlices, transformSlice, w.slice, w.sliceDeleted); err != nil {
 		return err
 	}
-	resting := w.slices(w.System, discoveryv1.LabelServiceName+"="+plan.Resting)
-	needed, restingSynced, err := w.resting(resting.Discovery().V1().EndpointSlices().Informer())
+	resting, restingSlices := w.slices(w.System, discoveryv1.LabelServiceName+"="+plan.Resting)
+	needed, restingSynced, err := w.resting(restingSlices)
 	if err != nil {
 		return err
 	}
@@ -133,10 +137,14 @@ func (w *Watch) loop(ctx context.Context, revisions cache.Store, needed <-chan s
 	}
 }
 
-// slices makes informers of the EndpointSlices in a namespace, or all, that a selector chooses.
-func (w *Watch) slices(namespace, selector string) informers.SharedInformerFactory {
-	return informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }))
+// slices makes an informer of the EndpointSlices in a namespace, or all, that a selector chooses,
+// with the factory that starts it.
+func (w *Watch) slices(namespace, selector string) (informers.SharedInformerFactory, cache.SharedIndexInformer) {
+	factory := informers.NewSharedInformerFactory(w.Kube, 0)
+	return factory, factory.InformerFor(&discoveryv1.EndpointSlice{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return discoveryinformers.NewFilteredEndpointSliceInformer(client, namespace, resync, cache.Indexers{},
+			func(o *metav1.ListOptions) { o.LabelSelector = selector })
+	})
 }
 
 // follow calls changed and deleted for the objects of an informer, which transform has made

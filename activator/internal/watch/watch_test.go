@@ -176,7 +176,7 @@ func TestOnlyThePlanOfARouteIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept := o.(*keptRoute)
-	if kept.GetNamespace() != "ns" || kept.GetName() != "hello" || kept.uid != "u" || kept.created.Unix() != 7 || !strings.Contains(kept.plan, `"rev":"rev"`) {
+	if kept.Namespace != "ns" || kept.Name != "hello" || kept.uid != "u" || kept.created.Unix() != 7 || !strings.Contains(kept.plan, `"rev":"rev"`) {
 		t.Errorf("kept %+v", kept)
 	}
 }
