@@ -36,7 +36,7 @@ import (
 )
 
 // maxCached bounds what the caches hold of a service without load, with their indexes, in bytes.
-const maxCached = 24 << 10
+const maxCached = 19 << 10
 
 // What the caches of the controller hold of a Service whose hosts rest and that has no pod, by
 // kind: live bytes, which the process has up to twice. The objects are those that the reconcilers

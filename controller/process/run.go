@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/configuration"
 	"ebb.dev/ebb/controller/internal/digest"
@@ -37,6 +38,7 @@ import (
 
 // controllers lists the reconcilers, in the order in which a change of a spec passes through them.
 func controllers(mgr *reconcile.Manager, tokenKey func() []byte, registries digest.Options) []*reconcile.Controller {
+	withoutNamespaces(mgr)
 	seen := resting.NewSeen(mgr)
 	return []*reconcile.Controller{
 		service.New(mgr),
@@ -52,6 +54,16 @@ func controllers(mgr *reconcile.Manager, tokenKey func() []byte, registries dige
 		labeler.New(mgr),
 		gc.New(mgr),
 	}
+}
+
+// withoutNamespaces spares an index by namespace for the kinds of which each service has one, but
+// for Revisions, which are listed.
+func withoutNamespaces(mgr *reconcile.Manager) {
+	serving, made := mgr.EbbInformers.Serving().V1(), mgr.Kubernetes("", revision.Selector)
+	published, placeholders := mgr.Kubernetes("", names.ServerlessServiceLabel), mgr.Kubernetes("", names.RouteLabel)
+	reconcile.WithoutNamespaces(serving.Services().Informer(), serving.Configurations().Informer(), serving.Routes().Informer(),
+		mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), made.Apps().V1().Deployments().Informer(),
+		published.Core().V1().Services().Informer(), published.Discovery().V1().EndpointSlices().Informer(), placeholders.Core().V1().Services().Informer())
 }
 
 // Run is the controller until ctx is done. env is its environment.

@@ -2,6 +2,7 @@ package interned
 
 import (
 	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -104,5 +105,34 @@ func TestEqualValuesAreOne(t *testing.T) {
 		if v := few.Same(&inner{strconv.Itoa(i)}); v.Reason != strconv.Itoa(i) {
 			t.Fatalf("%d became %+v", i, v)
 		}
+	}
+}
+
+func TestEqualListsAreOneWhileSomebodyHasThem(t *testing.T) {
+	var lists Lists[object]
+	first := lists.Same([]object{*example()})
+	if second := lists.Same([]object{*example()}); &second[0] != &first[0] || second[0].Next.Name != "hello" {
+		t.Error("there are two equal lists")
+	}
+	if other := lists.Same([]object{*example(), *example()}); len(other) != 2 || &other[0] == &first[0] {
+		t.Errorf("another list became %+v", other)
+	}
+	if again := lists.Same(first); &again[0] != &first[0] {
+		t.Error("what is shared became another")
+	}
+	if none := lists.Same(nil); none != nil {
+		t.Errorf("none became %+v", none)
+	}
+	runtime.KeepAlive(first)
+	for i := range 20 * maxMaps { // nobody keeps these
+		if l := lists.Same([]object{{Name: strconv.Itoa(i)}}); l[0].Name != strconv.Itoa(i) {
+			t.Fatalf("%d became %+v", i, l)
+		}
+		if i%maxMaps == 0 {
+			runtime.GC()
+		}
+	}
+	if n := len(lists.known); n > 6*maxMaps {
+		t.Errorf("%d lists are known that nobody has", n)
 	}
 }

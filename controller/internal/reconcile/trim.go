@@ -1,15 +1,15 @@
 package reconcile
 
 import (
-	"sync"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -23,9 +23,9 @@ const kubernetesOwn = "endpointslice-controller.k8s.io"
 // Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which
 // are often half of an object, of Deployments everything but their state and what tells of which
 // input they were made, of pods everything but the state, of Services what kubectl remembers, of
-// PodAutoscalers how Ebb's autoscaler decided, and of Kubernetes' own EndpointSlices whose they
-// are. Of all other kinds the whole object is there: children are compared with what they are to
-// be, and written.
+// PodAutoscalers how Ebb's autoscaler decided and what it says of Ready, and of Kubernetes' own
+// EndpointSlices whose they are. Of all other kinds the whole object is there: children are
+// compared with what they are to be, and written.
 func Trim(object any) (any, error) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		return gone, nil
@@ -55,6 +55,7 @@ func Trim(object any) (any, error) {
 	case *autoscalingv1alpha1.PodAutoscaler: // of the other class, the status is written
 		if d := o.Status.Decision; d != nil && d.Rule != autoscalingv1alpha1.RuleHPA && o.Class("") != names.ClassHPA {
 			o.Status.Decision = nil
+			o.Status.Conditions = read(o.Status.Conditions)
 		}
 	case *discoveryv1.EndpointSlice:
 		if o.Labels[discoveryv1.LabelManagedBy] == kubernetesOwn && o.Labels[names.ServerlessServiceLabel] != "" {
@@ -62,17 +63,75 @@ func Trim(object any) (any, error) {
 			o.Annotations, o.GenerateName, o.OwnerReferences = nil, "", nil
 		}
 	}
-	switch o := object.(type) {
-	case *unstructured.Unstructured:
-	case *corev1.Service:
-		shared := ports.same(o.Spec.Ports)
-		o.Spec.Ports = nil // interned writes to what it gets, and others read these
-		interned.Object(o)
-		o.Spec.Ports = shared
-	default:
-		interned.Object(object)
+	if _, untyped := object.(*unstructured.Unstructured); !untyped {
+		share(object)
 	}
 	return object, nil
+}
+
+// Lists that objects share: nearly all Services have one of a few lists of ports, children have one
+// owner, and a Service, its Configuration and its Revision the same containers.
+var (
+	ports      interned.Lists[corev1.ServicePort]
+	containers interned.Lists[corev1.Container]
+	owners     interned.Lists[metav1.OwnerReference]
+)
+
+// share lets an object have its strings, maps and lists together with others.
+func share(object any) {
+	var restore []func()
+	apart(&restore, &ports, portsOf(object))
+	apart(&restore, &containers, containersOf(object))
+	if m, ok := object.(metav1.ObjectMetaAccessor); ok {
+		if meta, ok := m.GetObjectMeta().(*metav1.ObjectMeta); ok {
+			apart(&restore, &owners, &meta.OwnerReferences)
+		}
+	}
+	interned.Object(object)
+	for _, one := range restore {
+		one()
+	}
+}
+
+// apart takes a list out of an object until restore, which puts the one in that others have:
+// interned writes to what it gets, and others read that.
+func apart[E any](restore *[]func(), all *interned.Lists[E], list *[]E) {
+	if list != nil {
+		shared := all.Same(*list)
+		*list = nil
+		*restore = append(*restore, func() { *list = shared })
+	}
+}
+
+func portsOf(object any) *[]corev1.ServicePort {
+	if o, ok := object.(*corev1.Service); ok {
+		return &o.Spec.Ports
+	}
+	return nil
+}
+
+func containersOf(object any) *[]corev1.Container {
+	switch o := object.(type) {
+	case *servingv1.Service:
+		return &o.Spec.Template.Spec.Containers
+	case *servingv1.Configuration:
+		return &o.Spec.Template.Spec.Containers
+	case *servingv1.Revision:
+		return &o.Spec.Containers
+	}
+	return nil
+}
+
+// read returns those conditions of a PodAutoscaler that are read.
+func read(all duckv1.Conditions) (kept duckv1.Conditions) {
+	for _, c := range all {
+		switch c.Type {
+		case autoscalingv1alpha1.PodAutoscalerConditionReady, autoscalingv1alpha1.PodAutoscalerConditionSKSReady:
+		default:
+			kept = append(kept, c)
+		}
+	}
+	return slices.Clip(kept)
 }
 
 // trimDeployment leaves what the reconcilers of Revisions read. One that is to be written is read
@@ -97,30 +156,4 @@ func only(m map[string]string, keys ...string) map[string]string {
 		}
 	}
 	return out
-}
-
-// ports lets Services share their ports: nearly all have one of a few lists.
-var ports lists
-
-// lists are the last lists of ports, the oldest at next.
-type lists struct {
-	mutex sync.Mutex
-	known [16][]corev1.ServicePort
-	next  int
-}
-
-func (l *lists) same(list []corev1.ServicePort) []corev1.ServicePort {
-	if len(list) == 0 {
-		return list
-	}
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	for _, one := range l.known {
-		if equality.Semantic.DeepEqual(one, list) {
-			return one
-		}
-	}
-	l.known[l.next] = list
-	l.next = (l.next + 1) % len(l.known)
-	return list
 }

@@ -6,11 +6,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
 // What is not read is not kept, and what is written back is.
@@ -27,8 +30,13 @@ func TestWhatIsKeptOfADecision(t *testing.T) {
 	} {
 		pa := &autoscalingv1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{names.ClassAnnotation: c.class}}}
 		pa.Status.Decision = &autoscalingv1alpha1.Decision{Rule: c.rule}
+		pa.Status.InitializeConditions()
+		all := len(pa.Status.Conditions)
 		if _, err := Trim(pa); err != nil || (pa.Status.Decision != nil) != c.kept {
 			t.Errorf("class %q, rule %q: %v, %v", c.class, c.rule, pa.Status.Decision, err)
+		}
+		if kept := len(pa.Status.Conditions); (kept == all) != c.kept || pa.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive) == nil {
+			t.Errorf("class %q, rule %q: %d of %d conditions are kept", c.class, c.rule, kept, all)
 		}
 	}
 }
@@ -48,6 +56,26 @@ func TestWhatIsKeptOfAnEndpointSlice(t *testing.T) {
 	}
 	if s := of("ebb-controller"); len(s.Labels) != 4 || s.Annotations == nil || s.OwnerReferences == nil {
 		t.Errorf("of one that is written there is %+v", s)
+	}
+}
+
+// A Service, its Configuration and its Revision have the same containers.
+func TestEqualContainersAreKeptOnce(t *testing.T) {
+	containers := func() []corev1.Container {
+		return []corev1.Container{{Image: "x", Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
+			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
+	}
+	var service servingv1.Service
+	var configuration servingv1.Configuration
+	var revision servingv1.Revision
+	service.Spec.Template.Spec.Containers, configuration.Spec.Template.Spec.Containers, revision.Spec.Containers = containers(), containers(), containers()
+	for _, object := range []any{&service, &configuration, &revision} {
+		if _, err := Trim(object); err != nil {
+			t.Fatal(err)
+		}
+		if have := *containersOf(object); &have[0] != &service.Spec.Template.Spec.Containers[0] || !equality.Semantic.DeepEqual(have, containers()) {
+			t.Errorf("%T has %+v", object, have)
+		}
 	}
 }
 

@@ -2,6 +2,8 @@ package route
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,11 +15,14 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// byTarget indexes Routes by the Configurations and Revisions that they name.
+// byTarget indexes Routes by the Configurations and Revisions that they name. A Configuration of the
+// Route's own name, as a Service makes it, is not in the index: its name finds the Route.
 const byTarget = "target"
 
+const configurationPrefix = "configuration "
+
 func configurationTarget(namespace, name string) string {
-	return "configuration " + namespace + "/" + name
+	return configurationPrefix + namespace + "/" + name
 }
 func revisionTarget(namespace, name string) string { return "revision " + namespace + "/" + name }
 
@@ -28,13 +33,21 @@ func targetsOf(object any) ([]string, error) {
 	}
 	var out []string
 	for _, t := range route.Spec.Traffic {
-		if t.RevisionName != "" {
+		switch {
+		case t.RevisionName != "":
 			out = append(out, revisionTarget(route.Namespace, t.RevisionName))
-		} else {
+		case t.ConfigurationName != route.Name:
 			out = append(out, configurationTarget(route.Namespace, t.ConfigurationName))
 		}
 	}
 	return out, nil
+}
+
+// namesake reports whether a Route names the Configuration of its own name.
+func namesake(route *servingv1.Route) bool {
+	return slices.ContainsFunc(route.Spec.Traffic, func(t servingv1.TrafficTarget) bool {
+		return t.RevisionName == "" && t.ConfigurationName == route.Name
+	})
 }
 
 // naming returns what finds the Routes that name one of some targets.
@@ -47,6 +60,11 @@ func naming(routes cache.Indexer) func(targets ...string) []reconcile.Key {
 			}
 			for _, route := range found {
 				keys = append(keys, reconcile.Self(route)...)
+			}
+			if name, is := strings.CutPrefix(t, configurationPrefix); is {
+				if object, exists, _ := routes.GetByKey(name); exists && namesake(object.(*servingv1.Route)) {
+					keys = append(keys, reconcile.Self(object)...)
+				}
 			}
 		}
 		return keys
