@@ -72,6 +72,8 @@ type ground struct {
 	byHeader bool
 	// told, if set, gets the Events of replicas that start.
 	told chan string
+	// reconciles, if set, counts those of replicas that start.
+	reconciles *reconciles
 }
 
 // replica is one of the controllers. While it is cut, none of its calls arrives.
@@ -225,6 +227,9 @@ func (g *ground) start(r *replica) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	list := controllers(w, func() []byte { return []byte("0123456789abcdef0123456789abcdef") }, digest.ReadOptions(env.New(os.Getenv)))
+	if g.reconciles != nil {
+		g.reconciles.of(list)
+	}
 	options := reconcile.Options{Alone: len(g.replicas) == 1, Identity: r.name, Timeout: 30 * time.Second, Metrics: reconcile.NewMetrics(prometheus.NewRegistry()),
 		Leases: func() (lease.Scheme, <-chan struct{}) {
 			return lease.Scheme{Prefix: "controller.", Buckets: 2, LeaseDuration: 60 * time.Second, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}, nil

@@ -52,7 +52,7 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 			return before.Status.LatestCreatedRevisionName == "" && after.Spec.Template.Name == ""
 		},
 	}.Controller()
-	c.Watch(serving.Revisions().Informer(), reconcile.ControllerOf("Configuration"))
+	c.WatchNews(serving.Revisions().Informer(), reconcile.ControllerOf("Configuration"), reconcile.BesidesScale)
 	return c
 }
 

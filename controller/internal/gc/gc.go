@@ -42,7 +42,7 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 			return next, errors.Join(failed...)
 		},
 	}.Controller()
-	c.Watch(serving.Revisions().Informer(), reconcile.Label(names.ConfigurationLabel))
+	c.WatchNews(serving.Revisions().Informer(), reconcile.Label(names.ConfigurationLabel), reconcile.BesidesScale)
 	c.Workers = 2
 	return c
 }

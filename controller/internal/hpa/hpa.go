@@ -59,7 +59,15 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 	c.Watch(hpas.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	// A revision's Deployment and PodAutoscaler have one owner, and the PodAutoscaler has the
 	// owner's name.
-	c.Watch(deployments.Informer(), reconcile.ControllerOf("Revision"))
+	all := mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Lister()
+	c.Watch(deployments.Informer(), func(object any) (keys []reconcile.Key) {
+		for _, key := range reconcile.ControllerOf("Revision")(object) {
+			if pa, err := all.PodAutoscalers(key.Namespace).Get(key.Name); err == nil && r.mine(pa) {
+				keys = append(keys, key)
+			}
+		}
+		return keys
+	})
 	return c
 }
 

@@ -68,7 +68,7 @@ func New(mgr *reconcile.Manager) *reconcile.Controller {
 	}.Controller()
 	// A new revision of a Configuration, or one with a name that a Route has, needs its labels.
 	c.Watch(serving.Configurations().Informer(), func(object any) []reconcile.Key { return routesOf(object) })
-	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key { return routesOf(object) })
+	c.WatchNews(serving.Revisions().Informer(), func(object any) []reconcile.Key { return routesOf(object) }, reconcile.BesidesScale)
 	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("Route"))
 	return c
 }

@@ -56,6 +56,7 @@ type Controller struct {
 	queue workqueue.TypedRateLimitingInterface[Key]
 	lanes *lanes                        // of queue
 	fresh workqueue.TypedInterface[Key] // keys of new objects that wait
+	soon  soon
 	once  sync.Once
 }
 
@@ -198,6 +199,7 @@ func (r runner) next(c *Controller) bool {
 		return false
 	}
 	late := c.lanes.tookLate(key)
+	c.soon.drop(key) // what it waited with is in the caches
 	// The caches show what a reconcile wrote about as long after its end as it took. Until then
 	// events only mark the key, so that the next reconcile does not write the same again. A
 	// reconcile that wrote nothing takes no time.
@@ -292,7 +294,7 @@ func call(ctx context.Context, c *Controller, key Key) (again time.Duration, out
 // Watch adds toKeys(object) to the queue when an object of the informer is added, updated or
 // deleted. toKeys runs in the informer's handler, so it must not block.
 func (c *Controller) Watch(informer cache.SharedIndexInformer, toKeys func(object any) []Key) {
-	c.handle(informer, c.handler(toKeys, c.Enqueue))
+	c.WatchNews(informer, toKeys, always)
 }
 
 // WatchForAll is Watch for an object on which all keys depend. They go behind keys of which
@@ -324,13 +326,18 @@ func (c *Controller) handle(informer cache.SharedIndexInformer, handler cache.Re
 
 // handler passes the keys of new objects to created. Those that existed before the start of the
 // informer are not new.
-func (c *Controller) handler(toKeys func(object any) []Key, created func(Key)) cache.ResourceEventHandler {
+func (c *Controller) handler(toKeys func(object any) []Key, created func(Key), urgency func(before, after any) Urgency) cache.ResourceEventHandler {
 	pass := func(object any, to func(Key)) {
-		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
 		for _, key := range toKeys(object) {
 			to(key)
+		}
+	}
+	tell := func(object any, u Urgency, now func(Key)) {
+		switch u {
+		case AtOnce:
+			pass(object, now)
+		case Soon:
+			pass(object, func(key Key) { c.soon.add(key, func() { c.Enqueue(key) }) })
 		}
 	}
 	return cache.ResourceEventHandlerDetailedFuncs{
@@ -338,7 +345,7 @@ func (c *Controller) handler(toKeys func(object any) []Key, created func(Key)) c
 			if existed {
 				pass(object, func(key Key) { c.enqueueLate(key, 0) })
 			} else {
-				pass(object, created)
+				tell(object, urgency(nil, object), created)
 			}
 		},
 		UpdateFunc: func(before, after any) {
@@ -346,9 +353,15 @@ func (c *Controller) handler(toKeys func(object any) []Key, created func(Key)) c
 				return // a resync of the informer
 			}
 			// If the owner changed, both are concerned.
-			pass(before, c.Enqueue)
-			pass(after, c.Enqueue)
+			u := urgency(before, after)
+			tell(before, u, c.Enqueue)
+			tell(after, u, c.Enqueue)
 		},
-		DeleteFunc: func(object any) { pass(object, c.Enqueue) },
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			tell(object, urgency(object, nil), c.Enqueue)
+		},
 	}
 }

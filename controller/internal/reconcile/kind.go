@@ -73,7 +73,7 @@ func (k Kind[T]) Controller() *Controller {
 	if k.NewWait {
 		created = c.arrivals().Add
 	}
-	c.handle(k.Informer, c.handler(Self, created))
+	c.handle(k.Informer, c.handler(Self, created, always))
 	return c
 }
 

@@ -66,7 +66,7 @@ func (mgr *Manager) Optional(resource schema.GroupVersionResource, labelSelector
 // WatchOptional is Watch for an optional kind. When the kind is installed or removed, all keys are
 // reconciled.
 func (c *Controller) WatchOptional(o *Optional, toKeys func(object any) []Key) {
-	c.HandleOptional(o, c.handler(toKeys, c.Enqueue))
+	c.HandleOptional(o, c.handler(toKeys, c.Enqueue, always))
 }
 
 // HandleOptional is WatchOptional with a handler of events.

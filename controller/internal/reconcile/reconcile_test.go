@@ -476,7 +476,7 @@ func TestANewObjectWaitsWhileOthersAreWorkedOn(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { c.admit(ctx, busy.Load); close(ended) }()
 		created := func(name string) {
-			c.handler(Self, c.arrivals().Add).OnAdd(&servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}, false)
+			c.handler(Self, c.arrivals().Add, always).OnAdd(&servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}, false)
 		}
 		queued := func(when string, want int) {
 			t.Helper()
@@ -497,8 +497,8 @@ func TestANewObjectWaitsWhileOthersAreWorkedOn(t *testing.T) {
 		created("c")
 		queued("while it is not busy", 3)
 		busy.Store(true)
-		c.handler(Self, c.arrivals().Add).OnUpdate(&servingv1.Service{}, &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "changed"}})
-		c.handler(Self, c.arrivals().Add).OnAdd(&servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "existed"}}, true)
+		c.handler(Self, c.arrivals().Add, always).OnUpdate(&servingv1.Service{}, &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "changed"}})
+		c.handler(Self, c.arrivals().Add, always).OnAdd(&servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "existed"}}, true)
 		queued("a change, and an object that existed before the start, do not wait:", 6)
 		cancel()
 		<-ended

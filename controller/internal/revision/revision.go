@@ -120,9 +120,9 @@ func (r *reconciler) watch(c *reconcile.Controller) {
 			c.Enqueue(key)
 		}
 	}})
-	c.Watch(made.Apps().V1().Deployments().Informer(), reconcile.ControllerOf("Revision"))
+	c.WatchNews(made.Apps().V1().Deployments().Informer(), reconcile.ControllerOf("Revision"), newsOfDeployment)
 	c.Watch(mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), reconcile.ControllerOf("Revision"))
-	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
+	c.WatchNews(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel), newsOfPod)
 	c.Watch(published.Core().V1().Services().Informer(), r.parkedRevision)
 	c.Watch(published.Discovery().V1().EndpointSlices().Informer(), r.parkedRevision)
 	c.Watch(mgr.GatewayInformers.Gateway().V1().HTTPRoutes().Informer(), r.revisionsLed)

@@ -121,13 +121,13 @@ func newRests(mgr *reconcile.Manager, c *reconcile.Controller, seen *shared.Seen
 // watchRests reconciles the Routes for which something changed that decides whether they rest.
 func watchRests(c *reconcile.Controller, mgr *reconcile.Manager, naming func(targets ...string) []reconcile.Key) {
 	on := func() bool { return mgr.Settings.Load().Gateway.Resting }
-	c.Watch(mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), func(object any) []reconcile.Key {
+	c.WatchNews(mgr.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), func(object any) []reconcile.Key {
 		pa, ok := object.(*autoscalingv1alpha1.PodAutoscaler)
 		if !ok || !on() {
 			return nil
 		}
 		return naming(revisionTarget(pa.Namespace, pa.Name), configurationTarget(pa.Namespace, pa.Labels[names.ConfigurationLabel]))
-	})
+	}, whetherServed)
 	c.Watch(mgr.EbbInformers.Serving().V1beta1().DomainMappings().Informer(), func(object any) []reconcile.Key {
 		dm, ok := object.(*v1beta1.DomainMapping)
 		if !ok || !on() {
@@ -149,6 +149,17 @@ func watchRests(c *reconcile.Controller, mgr *reconcile.Manager, naming func(tar
 		}
 		return nil
 	})
+}
+
+// whetherServed leaves out a change of a PodAutoscaler after which gateways send requests of the
+// revision where they did before.
+func whetherServed(before, after any) reconcile.Urgency {
+	a, ok1 := before.(*autoscalingv1alpha1.PodAutoscaler)
+	b, ok2 := after.(*autoscalingv1alpha1.PodAutoscaler)
+	if ok1 && ok2 && a.UID == b.UID && a.DeletionTimestamp.Equal(b.DeletionTimestamp) && a.Status.Mode == b.Status.Mode {
+		return reconcile.Never
+	}
+	return reconcile.AtOnce
 }
 
 // apart says why a Route must have HTTPRoutes of its own whatever its load is, "" if it need not.

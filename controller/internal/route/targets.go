@@ -79,10 +79,10 @@ func watchTargets(c *reconcile.Controller, routes cache.Indexer, serving serving
 		m := object.(metav1.Object)
 		return naming(configurationTarget(m.GetNamespace(), m.GetName()))
 	})
-	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key {
+	c.WatchNews(serving.Revisions().Informer(), func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
 		return naming(revisionTarget(m.GetNamespace(), m.GetName()), configurationTarget(m.GetNamespace(), m.GetLabels()[names.ConfigurationLabel]))
-	})
+	}, reconcile.BesidesScale)
 	ofPublic := func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
 		if m.GetLabels()[names.ServiceTypeLabel] != names.ServiceTypePublic {
