@@ -159,8 +159,13 @@ func NewMetrics(into prometheus.Registerer) *Metrics {
 	return m
 }
 
-// settleWithin bounds how long a key rests after a reconcile.
-const settleWithin = 200 * time.Millisecond
+const (
+	// settleWithin bounds how long a key rests after a reconcile.
+	settleWithin = 200 * time.Millisecond
+	// noCall is less than a call of the API server takes. The timer for a rest as short as that
+	// would cost as much CPU as the reconcile.
+	noCall = 500 * time.Microsecond
+)
 
 // runner runs the workers of all controllers.
 type runner struct {
@@ -205,7 +210,7 @@ func (r runner) next(c *Controller) bool {
 	// reconcile that wrote nothing takes no time.
 	began := time.Now()
 	defer func() {
-		if took := min(time.Since(began), settleWithin); took > 0 {
+		if took := min(time.Since(began), settleWithin); took > noCall {
 			time.AfterFunc(took, func() { c.q().Done(key) })
 		} else {
 			c.q().Done(key)
