@@ -87,7 +87,7 @@ func (b *bench) startCold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before, err := b.cpu(ctx)
+	before, err := b.Usage(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,36 +113,39 @@ func (b *bench) startCold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	after, err := b.cpu(ctx)
+	after, err := b.Usage(ctx)
 	if err != nil {
 		return err
 	}
 	lasted := time.Since(began).Seconds()
 	b.summary["writes_per_cold_start_and_back"] = float64(writes) / float64(b.cold)
-	b.summary["ebb_cpu_ms_per_cold_start_and_back"] = 1000 * (after - before - rest*lasted) / float64(b.cold)
-	return b.out.Line(result.Fields{"cold_starts": b.cold, "median_s": result.Median(seconds), "writes": writes, "resting_cpus": rest})
-}
-
-func (b *bench) cpu(ctx context.Context) (sum float64, err error) {
-	used, err := b.Usage(ctx)
-	for _, u := range used {
-		sum += u.CPUSeconds
+	line, all, resting := result.Fields{"cold_starts": b.cold, "median_s": result.Median(seconds), "writes": writes}, 0.0, 0.0
+	for program, u := range after {
+		ms := 1000 * (u.CPUSeconds - before[program].CPUSeconds - rest[program]*lasted) / float64(b.cold)
+		line["cpu_ms_per_cold_start_"+program], all, resting = ms, all+ms, resting+rest[program]
 	}
-	return sum, err
+	line["resting_cpus"] = resting
+	b.summary["ebb_cpu_ms_per_cold_start_and_back"] = all
+	return b.out.Line(line)
 }
 
-// restingCPU returns the CPUs that Ebb uses while nothing happens.
-func (b *bench) restingCPU(ctx context.Context) (float64, error) {
-	const lasts = 20 * time.Second
-	before, err := b.cpu(ctx)
+// restingCPU returns the CPUs that each of Ebb's programs uses while nothing happens. It takes as
+// long as the cold starts: what is wrong with it counts for each of their seconds.
+func (b *bench) restingCPU(ctx context.Context) (map[string]float64, error) {
+	const lasts = time.Minute
+	before, err := b.Usage(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if err := cluster.Pause(ctx, lasts); err != nil {
-		return 0, err
+		return nil, err
 	}
-	after, err := b.cpu(ctx)
-	return (after - before) / lasts.Seconds(), err
+	after, err := b.Usage(ctx)
+	cpus := map[string]float64{}
+	for program, u := range after {
+		cpus[program] = (u.CPUSeconds - before[program].CPUSeconds) / lasts.Seconds()
+	}
+	return cpus, err
 }
 
 // restarts measures what the roll of an activator writes, and how long after the end of each
