@@ -431,7 +431,7 @@ func TestAnswersThatAClientDoesNotTakeKeepNoHeadsAndEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var server *Server
 			addr := start(t, func() *Server {
-				server = &Server{HeaderTimeout: 3 * time.Second, Handler: &policy{admit: func(*Request) Decision {
+				server = &Server{HeaderTimeout: time.Minute, StallTimeout: 3 * time.Second, Handler: &policy{admit: func(*Request) Decision {
 					return Decision{Reply: Reply{Status: 503, Body: "no"}}
 				}}}
 				return server
