@@ -248,7 +248,7 @@ func (c *conn) settleAccount() {
 }
 
 // workedOn implements carrier.
-func (c *conn) workedOn() bool { return c.machine.Seen() }
+func (c *conn) workedOn() bool { return c.machine.WorkedOn() }
 
 // charge implements carrier.
 func (c *conn) charge(a Account, more int64) error {

@@ -354,7 +354,7 @@ func (x *h2exchange) context() context.Context {
 func (x *h2exchange) workedOn() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.machine.Seen()
+	return x.machine.WorkedOn()
 }
 
 // dropLocked resets the upstream's stream if there is one.

@@ -48,7 +48,7 @@ type h2head struct {
 
 // carrier is the exchange of a Request, as its shell has it.
 type carrier interface {
-	// context is Request.Context, charge Request.Charge, workedOn Request.Seen.
+	// context is Request.Context, charge Request.Charge, workedOn Request.WorkedOn.
 	context() context.Context
 	charge(a Account, more int64) error
 	workedOn() bool
@@ -229,13 +229,13 @@ func (r *Request) AddResponseHeader(name, value string) {
 // know 100 Continue needs a short time (RFC 9110, section 10.1.1).
 func (r *Request) DeferBody(limit time.Duration) { r.deferBody = limit }
 
-// Continue answers the client's "Expect: 100-continue" locally, as soon as there is a connection to
-// the upstream, instead of leaving it to that.
+// Continue answers the client's "Expect: 100-continue" itself, as soon as there is a connection to
+// the upstream. Otherwise the upstream answers it.
 func (r *Request) Continue() { r.continueNow = true }
 
-// Seen reports whether an upstream may have worked on the request: the connection on which it was
-// sent ended without a response, and it was sent again, or was to be.
-func (r *Request) Seen() bool { return r.carrier.workedOn() }
+// WorkedOn reports whether an upstream may have worked on the request: the connection on which it
+// was sent ended without a response, and it was sent again, or was to be.
+func (r *Request) WorkedOn() bool { return r.carrier.workedOn() }
 
 // edited reports whether an edit takes the place of the field.
 func (r *Request) edited(name string) bool {

@@ -71,9 +71,9 @@ type UpstreamOptions struct {
 	// answers. It must not wait.
 	OnOverrun func(answer string)
 	// DeadAfter, if set, ends an exchange that its client has given up when the upstream's kernel
-	// has acknowledged nothing for so long after it was told. The kernel of a program that hangs
-	// does, and that of a node without power does not. By itself the connection stays for about
-	// 15 minutes. It also ends if the program reads nothing of what was sent to it for so long.
+	// acknowledges nothing for so long. It acknowledges while a program hangs, and does not when
+	// its node has no power: the connection would stay for about 15 minutes. The exchange also ends
+	// when the program does not read for so long what was sent to it.
 	DeadAfter time.Duration
 	// Dial replaces the TCP dial.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)

@@ -100,7 +100,7 @@ type Machine struct {
 	continued bool // 100 Continue was said here
 	tunneled  bool // it was a tunnel when it ended
 	heard     bool // the upstream has sent a response head, if only an interim one
-	seen      bool // it was sent again although an upstream may have worked on it
+	workedOn  bool // it was sent again although an upstream may have worked on it
 	interims  uint16
 	retries   uint8
 	deferred  time.Time // since when the body waits
@@ -148,8 +148,8 @@ func (m *Machine) Replayable() bool { return !m.forgotten }
 // ForgetBody is called by a shell that keeps the body, when it no longer does.
 func (m *Machine) ForgetBody() { m.forgotten = true }
 
-// Seen reports whether an upstream may have worked on the request before it was sent again.
-func (m *Machine) Seen() bool { return m.seen }
+// WorkedOn reports whether an upstream may have worked on the request before it was sent again.
+func (m *Machine) WorkedOn() bool { return m.workedOn }
 
 // Configure sets what the Handler wants; it counts from the next Step on.
 func (m *Machine) Configure(p Policy) { m.policy = p }

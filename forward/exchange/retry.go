@@ -3,7 +3,7 @@ package exchange
 func (m *Machine) lost(e *Event) Do {
 	if m.mayRetry(e.Loss) {
 		m.retries++
-		m.seen = m.seen || e.Loss != Unseen
+		m.workedOn = m.workedOn || e.Loss != Unseen
 		m.state, m.kept, m.ending.Retried = Connecting, false, true
 		return Drop | Rewind | Connect
 	}

@@ -150,7 +150,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 func (c *Chain) OnDialError(r *forward.Request, err error) forward.Decision {
 	p := r.Data.(*pass)
 	p.down = true
-	if p.elsewhere = p.proxied && !r.Seen(); !p.elsewhere {
+	if p.elsewhere = p.proxied && !r.WorkedOn(); !p.elsewhere {
 		return forward.Decision{Reply: FailureReply(err)}
 	}
 	return refusal(wire.RefusedDown)
