@@ -90,7 +90,7 @@ func (w *Watcher) askInTurnLocked(ctx context.Context, names []string, last *str
 		switch {
 		case room <= 0:
 			return
-		case len(pods) == 0, f.n == maxOverlap, f.n > 0 && now-f.last < aRound:
+		case len(pods) == 0, f.n == maxOverlap, f.n > 0 && now-f.last < minPeriod:
 			continue
 		case f.n == 0:
 			f.first = now

@@ -75,7 +75,7 @@ func (w *Watcher) doubtedLocked(now time.Duration) (nodes []string) {
 		}
 	}
 	for node, f := range w.own.asking {
-		if now-f.first >= aRound && kind[node] < 2 {
+		if now-f.first >= minPeriod && kind[node] < 2 {
 			kind[node] = 0
 		}
 	}

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// period is the time between two rounds, and aRound what has passed of it in any case when the
-	// next one comes.
-	period = alive.AskTime / 2
-	aRound = period * 9 / 10
+	// period is the time between two rounds. A round may come a little early, so minPeriod is what
+	// has passed in any case.
+	period    = alive.AskTime / 2
+	minPeriod = period * 9 / 10
 	// late is after which time without a round this process has been paused.
 	late = 4 * period
 	// maxKnown bounds the pods of a node that are known at a time.
