@@ -94,7 +94,7 @@ func (r *reconciler) address(ctx context.Context, ref duckv1.KReference, namespa
 		if err != nil {
 			return nil, askAgain, missing(err)
 		}
-		if again, err := r.filled(ctx, service); err != nil {
+		if again, err := r.awaitEndpoints(ctx, service); err != nil {
 			return nil, again, err
 		}
 		return &apis.URL{Scheme: "http", Host: ref.Name + "." + namespace + ".svc." + r.clusterDomain}, askAgain, nil
@@ -102,9 +102,9 @@ func (r *reconciler) address(ctx context.Context, ref duckv1.KReference, namespa
 	return r.foreign(ctx, group, ref, namespace, missing)
 }
 
-// filled returns an error for the public Service of a revision that has no endpoints yet: it may
-// have been made a moment ago, for this mapping.
-func (r *reconciler) filled(ctx context.Context, service *corev1.Service) (time.Duration, error) {
+// awaitEndpoints returns an error for the public Service of a revision that has no endpoints yet:
+// it may have been made a moment ago, for this mapping.
+func (r *reconciler) awaitEndpoints(ctx context.Context, service *corev1.Service) (time.Duration, error) {
 	if service.Labels[names.ServiceTypeLabel] != names.ServiceTypePublic {
 		return 0, nil
 	}

@@ -60,7 +60,7 @@ type needs struct {
 	now       func() time.Time
 
 	mu    sync.Mutex
-	since map[reconcile.Key]time.Time // when nobody was seen to need it; who has forgotten it waits longer
+	since map[reconcile.Key]time.Time // nobody needs it; without an entry the wait begins anew
 }
 
 func newNeeds(mgr *reconcile.Manager, c *reconcile.Controller, services cache.SharedIndexInformer) *needs {
@@ -110,7 +110,7 @@ func (n *needs) unneeded(pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Ser
 	key := reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.someone(key, have) {
+	if n.needed(key, have) {
 		delete(n.since, key)
 		return 0, false
 	}
@@ -128,7 +128,8 @@ func (n *needs) unneeded(pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Ser
 	return max(0, n.since[key].Add(unneededFor).Sub(n.now())), true
 }
 
-func (n *needs) someone(key reconcile.Key, have *corev1.Service) bool {
+// needed reports whether somebody needs the public Service of a revision now.
+func (n *needs) needed(key reconcile.Key, have *corev1.Service) bool {
 	if s := n.settings.Load(); !s.Gateway.Resting || s.Network.SystemInternalTLS || n.named.By(key) || slices.ContainsFunc(n.mappings.Of(key.Namespace, key.Name), toService) {
 		return true
 	}

@@ -19,7 +19,7 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// goesAlong reports whether a revision can do without its private Service. That goes with its
+// needsPrivate reports whether a revision has a private Service. The Service goes with the
 // Deployment and comes back with it (decisions 0025 and 0026): both are made when the status of the
 // PodAutoscaler says that a pod is wanted, long before there is a pod.
 //
@@ -31,17 +31,17 @@ import (
 //	its autoscaler wants a pod, or has decided nothing yet  yes
 //	has a pod, awake or asleep                              yes
 //	none of these                                           no
-func goesAlong(pa *autoscalingv1alpha1.PodAutoscaler, deployment bool, private []*discoveryv1.EndpointSlice, s *settings.Snapshot) bool {
+func needsPrivate(pa *autoscalingv1alpha1.PodAutoscaler, deployment bool, private []*discoveryv1.EndpointSlice, s *settings.Snapshot) bool {
 	status := &pa.Status
 	switch {
 	case s.Deployment.RetentionPeriod == 0, s.Network.MeshAddressing(), deployment:
-		return false
+		return true
 	case pa.Annotations[names.InitializedAnnotation] != "true" && !status.IsScaleTargetInitialized(), pa.Class(s.Autoscaler.Class) != names.ClassKPA:
-		return false
+		return true
 	case ptr.Deref(status.DesiredScale, -1) != 0, ptr.Deref(status.ActualScale, -1) != 0, ptr.Deref(status.AsleepReplicas, 0) > 0:
-		return false
+		return true
 	}
-	return !slices.ContainsFunc(private, func(slice *discoveryv1.EndpointSlice) bool { return len(slice.Endpoints) > 0 })
+	return slices.ContainsFunc(private, func(slice *discoveryv1.EndpointSlice) bool { return len(slice.Endpoints) > 0 })
 }
 
 // private makes the private Service exist, or deletes it with the Deployment.
@@ -51,7 +51,7 @@ func (r *reconciler) private(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 		return err
 	}
 	want := privateService(pa)
-	if !goesAlong(pa, deployment, r.privateSlices(pa), r.needs.settings.Load()) {
+	if needsPrivate(pa, deployment, r.privateSlices(pa), r.needs.settings.Load()) {
 		return r.service(ctx, pa, want)
 	}
 	have, found, err := apply.Found(r.services.Services(pa.Namespace).Get(want.Name))
@@ -64,7 +64,7 @@ func (r *reconciler) private(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 		return err
 	}
 	if _, deployment, err = apply.Found(r.kube.AppsV1().Deployments(pa.Namespace).Get(ctx, names.Deployment(pa.Name), metav1.GetOptions{})); err != nil ||
-		!goesAlong(now, deployment, nil, r.needs.settings.Load()) {
+		needsPrivate(now, deployment, nil, r.needs.settings.Load()) {
 		return err
 	}
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}

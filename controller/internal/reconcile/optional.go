@@ -83,8 +83,8 @@ func (o *Optional) Index(name string, keys cache.IndexFunc) {
 	o.indexers[name] = keys
 }
 
-// Late has nobody wait at the start until the objects are known. So a cluster that does not let us
-// read them has all but what depends on them. All keys are reconciled when they are known.
+// Late lets reconcilers start before the objects are known. So a cluster that does not let us read
+// them has all but what depends on them. All keys are reconciled when they are known.
 func (o *Optional) Late() { o.late = true }
 
 // By returns the objects for which an index has a value. They must not be changed.

@@ -17,15 +17,21 @@ import (
 	"ebb.dev/ebb/internal/interned"
 )
 
-// kubernetesOwn is the label's value of EndpointSlices that Kubernetes makes of a selector.
+// kubernetesOwn is what the label managed-by of EndpointSlices says that Kubernetes makes of a
+// selector.
 const kubernetesOwn = "endpointslice-controller.k8s.io"
 
-// Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which
-// are often half of an object, of Deployments everything but their state and what tells of which
-// input they were made, of pods everything but the state, of Services what kubectl remembers, of
-// PodAutoscalers how Ebb's autoscaler decided and what it says of Ready, and of Kubernetes' own
-// EndpointSlices whose they are. Of all other kinds the whole object is there: children are
-// compared with what they are to be, and written.
+// Trim is the transform of every cache. It drops what no reconciler reads:
+//
+//	any kind                      managed fields, which are often half of an object
+//	Deployment                    all but its state, and what tells of which input it was made
+//	Pod                           all but its state
+//	ConfigMap with waiting pages  binary data
+//	Service of serving            the manifest that kubectl has applied last
+//	PodAutoscaler                 how Ebb's autoscaler decided, and what it says of Ready
+//	EndpointSlice of Kubernetes   annotations, owners, and the labels that nobody reads
+//
+// Otherwise the whole object is there: children are compared with what they are to be, and written.
 func Trim(object any) (any, error) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		return gone, nil
