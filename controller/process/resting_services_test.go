@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -224,6 +225,64 @@ func TestAControllerThatDiesBesideAPublicService(t *testing.T) {
 		s.pass(50 * time.Second)
 		s.serves("at rest", func() bool { die(); return s.public() == "" })
 	})
+}
+
+// A controller that ends between both deletions, or may not do the second one, leaves an
+// EndpointSlice of activators that may be gone when the Service is needed again. kube-proxy and
+// gateways would take it for the new Service's.
+func TestNoServiceIsMadeBesideWhatAnEarlierOneListed(t *testing.T) {
+	deletes := func(r *http.Request) bool {
+		return r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/endpointslices/a-00001")
+	}
+	for what, need := range map[string]func(s restingService){
+		"a Route needs it": func(s restingService) {
+			s.loaded("a-00001", 10*time.Minute)
+			for range 12 {
+				s.pass(step)
+				s.within(time.Minute, "refused", "endpointslices a-00001")
+			}
+		},
+		"somebody's HTTPRoute names it": func(s restingService) {
+			s.naming("other", gatewayv1.HTTPRouteRule{BackendRefs: backend("ns")})
+			s.within(2*time.Minute, "refused", both)
+			s.loaded("a-00001", 10*time.Minute)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newRestingService(t)
+				defer s.end()
+				s.exists()
+				s.loaded("a-00001", time.Minute)
+				s.serves("under load", s.own)
+				s.judge(deletes)
+				s.pass(5 * time.Minute)
+				s.serves("quiet again", s.atRest)
+				s.within(2*time.Minute, "refused", "endpointslices a-00001")
+				s.slice("activator-service", "10.0.0.2")
+				s.pass(time.Minute)
+				made := 0
+				looks := func(r *http.Request) {
+					if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/namespaces/ns/services") {
+						return
+					}
+					made++
+					if slice := s.store.Get(endpointSlices, "ns", "a-00001"); slice != nil && strings.Contains(fmt.Sprint(slice.Object["endpoints"]), "10.0.0.1") {
+						t.Error("the Service is made, and the activator that is gone is behind it")
+					}
+				}
+				s.judge(func(r *http.Request) bool { looks(r); return deletes(r) })
+				need(s)
+				s.judge(func(r *http.Request) bool { looks(r); return false })
+				s.within(2*time.Minute, "not refused any more", both)
+				s.pass(time.Minute)
+				s.serves("not refused any more", s.own)
+				if s.public() != both || made == 0 {
+					t.Errorf("there is %q; Services made: %d", s.public(), made)
+				}
+			})
+		})
+	}
 }
 
 // Hosts that rested stay with the activators, which serve them, while the API server takes no

@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -240,7 +241,7 @@ func TestNobodyComesToRestWhileGRPCRoutesAreUnknown(t *testing.T) {
 		s := newRestingService(t)
 		defer s.end()
 		s.exists()
-		s.unlisted.Store(true)
+		s.judge(func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/grpcroutes") })
 		s.knowsGRPCRoutes()
 		s.pass(2 * time.Minute)
 		if !s.atRest() {
@@ -252,7 +253,7 @@ func TestNobodyComesToRestWhileGRPCRoutesAreUnknown(t *testing.T) {
 		if !s.own() {
 			t.Errorf("it rests, and somebody may have its host:\n%s", s.state())
 		}
-		s.unlisted.Store(false)
+		s.judge(nil)
 		s.pass(2 * time.Minute)
 		s.serves("known", s.atRest)
 	})

@@ -44,19 +44,19 @@ type ground struct {
 	user     reconcile.Clients
 	settings *settings.Store
 	replicas []*replica
-	mu       sync.Mutex // guards decoded and refuse: probes and writes come from other goroutines
+	mu       sync.Mutex // guards decoded, refuse and forbids, which other goroutines use, too
 	decoded  map[string]decoded
 	requests map[string]time.Time // when requests woke a revision last
 
-	// What is wrong with the cluster. refuse judges writes in the namespace; away means that no
-	// call of the controller arrives, unlisted that GRPCRoutes may not be read; noPods is why no
-	// pod can be created, lacking why none starts. takes is how long a container runs before it is
-	// ready.
-	refuse         func(verb, resource, subresource string) error
-	away, unlisted atomic.Bool
-	noPods         string
-	lacking        string
-	takes          time.Duration
+	// What is wrong with the cluster. refuse judges writes in the namespace, forbids all requests
+	// of the controller; away means that none arrives; noPods is why no pod can be created, lacking
+	// why none starts. takes is how long a container runs before it is ready.
+	refuse  func(verb, resource, subresource string) error
+	forbids func(*http.Request) bool
+	away    atomic.Bool
+	noPods  string
+	lacking string
+	takes   time.Duration
 	// What the administrator chose: the Gateways, "" for those that are shipped, whether old
 	// revisions are collected at once, and whether hosts get certificates.
 	gateways string
@@ -196,13 +196,23 @@ func (g *ground) forbid(refuse func(verb, resource, subresource string) error) {
 	g.refuse = refuse
 }
 
+// judge has all requests of the controller judged.
+func (g *ground) judge(forbids func(*http.Request) bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.forbids = forbids
+}
+
 // way is a replica's way to the API server.
 func (g *ground) way(r *replica) http.RoundTripper {
 	return roundTrip(func(request *http.Request) (*http.Response, error) {
 		if r.cut.Load() || g.away.Load() {
 			return nil, errors.New("no route to the API server")
 		}
-		if g.unlisted.Load() && strings.Contains(request.URL.Path, "/grpcroutes") {
+		g.mu.Lock()
+		forbids := g.forbids
+		g.mu.Unlock()
+		if forbids != nil && forbids(request) {
 			return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{}, Body: http.NoBody, Request: request}, nil
 		}
 		return g.config.Transport.RoundTrip(request)

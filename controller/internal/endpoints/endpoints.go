@@ -136,8 +136,13 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	if secure {
 		public = overTLS(public, pa)
 	}
-	err = r.service(ctx, pa, public)
-	err = errors.Join(err, r.publish(ctx, pa))
+	if have == nil && len(r.own(pa)) > 0 { // of an earlier Service
+		if err = r.publish(ctx, pa); err == nil {
+			err = r.service(ctx, pa, public)
+		}
+	} else {
+		err = errors.Join(r.service(ctx, pa, public), r.publish(ctx, pa))
+	}
 	r.note(key, private, err)
 	return reconcile.Sooner(again, wait), errors.Join(private, err, insecure)
 }

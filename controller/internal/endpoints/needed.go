@@ -167,7 +167,10 @@ func (n *needs) forget(key reconcile.Key) {
 	delete(n.since, key)
 }
 
-// takeAway deletes the public Service in this version, and its EndpointSlices after it.
+// takeAway deletes the public Service in this version, and its EndpointSlices after it: the Service
+// has the mark, so it alone tells whether somebody needs both. If this ends in between, the
+// EndpointSlices list what was there then. So nobody makes a Service beside them: a Route waits
+// until they are gone, and the reconciler of endpoints writes them first.
 func (r *reconciler) takeAway(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, have *corev1.Service) error {
 	if have != nil && metav1.IsControlledBy(have, pa) {
 		if gone, err := r.needs.gone(ctx, have); err != nil || len(gone) < len(NeededBy(have)) {
@@ -183,20 +186,26 @@ func (r *reconciler) takeAway(ctx context.Context, pa *autoscalingv1alpha1.PodAu
 				"Activators serve this Revision, and no HTTPRoute or GRPCRoute names its Service, which is deleted. The annotation %s: \"true\" keeps it", names.NoGCAnnotation)
 		}
 	}
-	own := slices.DeleteFunc(r.slices.Of(pa.Namespace, pa.Name), func(slice *discoveryv1.EndpointSlice) bool {
-		return slice.Labels[discoveryv1.LabelManagedBy] != managedBy || !metav1.IsControlledBy(slice, pa)
-	})
+	own := r.own(pa)
 	if have == nil && len(own) > 0 { // the cache may not have it yet
 		if _, found, err := apply.Found(r.kube.CoreV1().Services(pa.Namespace).Get(ctx, names.PublicService(pa.Name), metav1.GetOptions{})); err != nil || found {
 			return err
 		}
 	}
 	for _, slice := range own {
-		if err := apply.Delete(ctx, r.kube.DiscoveryV1().EndpointSlices(pa.Namespace), "EndpointSlice", slice, metav1.DeleteOptions{}); err != nil {
+		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID, ResourceVersion: &slice.ResourceVersion}}
+		if err := apply.Delete(ctx, r.kube.DiscoveryV1().EndpointSlices(pa.Namespace), "EndpointSlice", slice, options); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// own returns the EndpointSlices of the public Service.
+func (r *reconciler) own(pa *autoscalingv1alpha1.PodAutoscaler) []*discoveryv1.EndpointSlice {
+	return slices.DeleteFunc(r.slices.Of(pa.Namespace, pa.Name), func(slice *discoveryv1.EndpointSlice) bool {
+		return slice.Labels[discoveryv1.LabelManagedBy] != managedBy || !metav1.IsControlledBy(slice, pa)
+	})
 }
 
 // Public returns the public Service of a revision with the mark of a Route, for who makes it before

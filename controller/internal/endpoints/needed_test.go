@@ -190,10 +190,11 @@ func TestEndpointSlicesStayWhileTheirServiceDoes(t *testing.T) {
 	slice := makeSlices(pa, nil)[0]
 	informer := cache.NewSharedIndexInformer(nil, &discoveryv1.EndpointSlice{}, 0, cache.Indexers{})
 	r.slices = reconcile.IndexByLabel[*discoveryv1.EndpointSlice](informer, names.ServerlessServiceLabel)
-	if err := informer.GetStore().Add(slice); err != nil {
+	seen, err := slices.Create(t.Context(), slice, metav1.CreateOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := slices.Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
+	if err := informer.GetStore().Add(seen); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := api.Create(t.Context(), Public(pa, "hello"), metav1.CreateOptions{}); err != nil {
@@ -206,6 +207,17 @@ func TestEndpointSlicesStayWhileTheirServiceDoes(t *testing.T) {
 		t.Fatalf("its Service is there: %v", err)
 	}
 	if err := api.Delete(t.Context(), pa.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	next := seen.DeepCopy()
+	next.Labels["a"] = "new"
+	if next, err = slices.Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.takeAway(t.Context(), pa, nil); !apierrors.IsConflict(err) {
+		t.Errorf("another replica has written it since: %v", err)
+	}
+	if err := informer.GetStore().Update(next); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.takeAway(t.Context(), pa, nil); err != nil {

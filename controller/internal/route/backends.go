@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"knative.dev/pkg/apis"
@@ -203,6 +204,11 @@ func (r *reconciler) needOne(ctx context.Context, route *servingv1.Route, revisi
 		if err != nil {
 			return nothing, fmt.Errorf("read Service %s/%s: %w", route.Namespace, revision, err)
 		}
+		if !found {
+			if left, err := r.left(ctx, route.Namespace, revision); err != nil || left {
+				return aService, err // their end causes the next reconcile
+			}
+		}
 		if _, _, err := apply.Child(ctx, api, "Service", pa, have, found, endpoints.Public(pa, route.Name),
 			func(have, _ *corev1.Service) {
 				if mark {
@@ -216,6 +222,17 @@ func (r *reconciler) needOne(ctx context.Context, route *servingv1.Route, revisi
 		return itsEndpoints, err
 	}
 	return nothing, nil
+}
+
+// left reports whether EndpointSlices of a public Service are there that is gone. They list what
+// was there then (package endpoints, takeAway).
+func (r *reconciler) left(ctx context.Context, namespace, revision string) (bool, error) {
+	list, err := r.kube.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=" + names.PublicService(revision) + "," + discoveryv1.LabelManagedBy + "=" + endpoints.ManagedBy})
+	if err != nil {
+		return false, fmt.Errorf("list the EndpointSlices of Service %s/%s: %w", namespace, revision, err)
+	}
+	return len(list.Items) > 0, nil
 }
 
 func marked(service *corev1.Service, route *servingv1.Route) bool {

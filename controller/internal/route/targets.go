@@ -15,8 +15,8 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// byTarget indexes Routes by the Configurations and Revisions that they name. A Configuration of the
-// Route's own name, as a Service makes it, is not in the index: its name finds the Route.
+// byTarget indexes Routes by the Configurations and Revisions that they name. A Configuration of
+// the Route's own name, as a Service makes it, is not in the index: its name finds the Route.
 const byTarget = "target"
 
 const configurationPrefix = "configuration "
@@ -72,7 +72,8 @@ func naming(routes cache.Indexer) func(targets ...string) []reconcile.Key {
 }
 
 // watchTargets reconciles the Routes that name a Configuration or a Revision when that changes, or
-// the public Service of a Revision, and when that one comes to have endpoints.
+// the public Service of a Revision, and when that one comes to have endpoints or loses
+// EndpointSlices.
 func watchTargets(c *reconcile.Controller, routes cache.Indexer, serving servinginformers.Interface, public, slices cache.SharedIndexInformer) {
 	naming := naming(routes)
 	c.Watch(serving.Configurations().Informer(), func(object any) []reconcile.Key {
@@ -107,6 +108,14 @@ func watchTargets(c *reconcile.Controller, routes cache.Indexer, serving serving
 			}
 		},
 		UpdateFunc: filled,
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			for _, key := range ofPublic(object) {
+				c.Enqueue(key)
+			}
+		},
 	}); err != nil {
 		panic(fmt.Sprintf("watch for the endpoints of Revisions: %v", err)) // only a stopped informer refuses
 	}
