@@ -143,13 +143,27 @@ func (g *ground) deployment(have *appsv1.Deployment, want, up int32) {
 	if want > 0 && up == 0 && g.noPods != "" {
 		d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: g.noPods}}
 	}
-	if late := d.CreationTimestamp.Add(10 * time.Minute); want > 0 && up == 0 && time.Now().After(late) {
-		d.Status.Conditions = append(d.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse,
-			Reason: "ProgressDeadlineExceeded", Message: d.Name + " has timed out progressing", LastUpdateTime: metav1.NewTime(late)})
-	}
+	d.Status.Conditions = append(d.Status.Conditions, progress(have, want, up)...)
 	if !equality.Semantic.DeepEqual(have.Status, d.Status) {
 		g.put(deployments, "apps/v1", "Deployment", d)
 	}
+}
+
+// progress is what a Deployment says of its progress, if it says something. One that has come to
+// have all its pods goes on to say so when it is scaled: only its first pods miss a deadline.
+func progress(d *appsv1.Deployment, want, up int32) []appsv1.DeploymentCondition {
+	const complete = "NewReplicaSetAvailable"
+	late := d.CreationTimestamp.Add(10 * time.Minute)
+	switch was := slices.IndexFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Reason == complete }); {
+	case was >= 0:
+		return d.Status.Conditions[was : was+1]
+	case want == up:
+		return []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: complete, LastUpdateTime: metav1.Now()}}
+	case time.Now().After(late):
+		return []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse,
+			Reason: "ProgressDeadlineExceeded", Message: d.Name + " has timed out progressing", LastUpdateTime: metav1.NewTime(late)}}
+	}
+	return nil
 }
 
 // decide plays the autoscaler's status.
