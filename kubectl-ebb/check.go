@@ -84,8 +84,7 @@ type installation struct {
 	gateways    []gateway
 	streams     *streamPolicy // nil without Envoy Gateway
 	streamErr   error
-	routes      []gatewayapi.HTTPRoute // where hosts may rest
-	routesErr   error
+	beside      neighbours // where hosts may rest
 	hooks       []admissionv1.ValidatingWebhookConfiguration
 	hooksErr    error
 	viewErr     error
@@ -163,6 +162,7 @@ func (p *program) inspect(ctx context.Context, a *access) (*installation, error)
 		if err := p.inspectGateways(ctx, x); err != nil {
 			return nil, err
 		}
+		x.inspectBlind(ctx, a)
 		x.inspectStreams(ctx, a)
 	}
 	x.viewErr = a.readView(ctx, "", &metav1.APIResourceList{})

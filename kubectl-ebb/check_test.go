@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,8 +12,10 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	"sigs.k8s.io/yaml"
 
+	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/settings"
 )
 
@@ -64,5 +67,56 @@ func TestTheStreamPolicyIsReadWhereTheGatewaysAreEnvoyGateways(t *testing.T) {
 	}
 	if before := asked; read("istio").streams != nil || asked != before {
 		t.Error("it is read for gateways of Istio")
+	}
+}
+
+// A cluster need not have Istio, nor GRPCRoutes. Routes and Revisions are read only beside what may
+// name something of theirs.
+func TestWhatIsInTheWayOfRestingHostsIsReadWhereTheClusterHasIt(t *testing.T) {
+	const ingresses, grpc, virtual, older = "/apis/networking.k8s.io/v1/ingresses", "/apis/gateway.networking.k8s.io/v1/grpcroutes",
+		"/apis/networking.istio.io/v1/virtualservices", "/apis/networking.istio.io/v1beta1/virtualservices"
+	const httpRoutes, revisions, routes = "/apis/gateway.networking.k8s.io/v1/httproutes", "/apis/serving.knative.dev/v1/revisions", "/apis/serving.knative.dev/v1/routes"
+	const none, one = `{"items": []}`, `{"items": [{"metadata": {"name": "one"}}]}`
+	for name, c := range map[string]struct {
+		rests   bool
+		has     map[string]string
+		want    string // how many of HTTPRoutes and GRPCRoutes, Ingresses, VirtualServices, Revisions, Routes
+		refused bool
+	}{
+		"nothing rests":        {false, nil, "0 0 0 0 0", false},
+		"neither":              {true, map[string]string{httpRoutes: one, ingresses: none}, "1 0 0 0 0", false},
+		"GRPCRoutes":           {true, map[string]string{httpRoutes: one, grpc: one, ingresses: none, virtual: none}, "2 0 0 0 0", false},
+		"Istio":                {true, map[string]string{httpRoutes: none, ingresses: none, virtual: one, revisions: one, routes: one}, "0 0 1 1 1", false},
+		"an older Istio":       {true, map[string]string{httpRoutes: none, ingresses: one, older: one, revisions: one, routes: one}, "0 1 1 1 1", false},
+		"Ingresses not for us": {true, map[string]string{httpRoutes: one, ingresses: "", virtual: one}, "1 0 0 0 0", true},
+		"Revisions not for us": {true, map[string]string{httpRoutes: none, ingresses: one, revisions: ""}, "0 1 0 0 0", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				text, there := c.has[r.URL.Path]
+				switch {
+				case !c.rests:
+					t.Errorf("asked for %s", r.URL.Path)
+				case !there:
+					w.WriteHeader(http.StatusNotFound)
+				case text == "":
+					w.WriteHeader(http.StatusForbidden)
+				default:
+					_, _ = w.Write([]byte(text))
+				}
+			}))
+			defer server.Close()
+			config := &rest.Config{Host: server.URL}
+			a := &access{kube: kubernetes.NewForConfigOrDie(config), ebb: versioned.NewForConfigOrDie(config)}
+			x := &installation{settings: settings.Default()}
+			x.settings.Gateway.Resting = c.rests
+			x.inspectResting(t.Context(), gateways.NewForConfigOrDie(config))
+			x.inspectBlind(t.Context(), a)
+			b := &x.beside
+			if got := fmt.Sprint(len(b.routes), len(b.ingresses), len(b.virtual), len(b.revisions), len(b.own)); got != c.want || b.routesErr != nil || (b.blindErr != nil) != c.refused {
+				t.Errorf("read %s, not %s; %v, %v", got, c.want, b.routesErr, b.blindErr)
+			}
+		})
 	}
 }

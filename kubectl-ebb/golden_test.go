@@ -21,6 +21,7 @@ import (
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
 
 	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -293,10 +294,17 @@ func TestCheck(t *testing.T) {
 		if name == "inside" {
 			on = taken.settings.Gateway.Local[0]
 		}
-		route.Spec.ParentRefs = []gatewayapi.ParentReference{{Namespace: ptr.To(gatewayapi.Namespace(on.Namespace())), Name: gatewayapi.ObjectName(on.Name())}}
-		taken.routes = append(taken.routes, route)
+		route.Spec.ParentRefs = atGateway(on)
+		taken.beside.routes = append(taken.beside.routes, route)
 	}
-	slices.SortFunc(taken.routes, func(a, b gatewayapi.HTTPRoute) int { return strings.Compare(a.Name, b.Name) })
+	taken.beside.routes = append(taken.beside.routes, taken.beside.routes[0])
+	grpc := &taken.beside.routes[3]
+	grpc.Kind, grpc.Name, grpc.Spec.Hostnames, grpc.Spec.ParentRefs = "GRPCRoute", "calls", []gatewayapi.Hostname{"*.apps.example.org"}, atGateway(taken.settings.Gateway.External[0])
+	slices.SortFunc(taken.beside.routes, func(a, b gatewayapi.HTTPRoute) int { return strings.Compare(a.Name, b.Name) })
+
+	unseen, unknown := cluster(t), cluster(t)
+	unseen.settings.Gateway.Resting, unknown.settings.Gateway.Resting = true, true
+	unseen.beside, unknown.beside.blindErr = notSeen(t), forbidden
 
 	late := cluster(t)
 	late.viewErr = gone
@@ -309,6 +317,7 @@ func TestCheck(t *testing.T) {
 		"bare": {bare, true, now}, "bare-after": {bare, false, now}, "installed": {late, true, now},
 		"long-streams": {long, false, now}, "short-streams": {short, false, now},
 		"resting": {resting, false, now}, "resting-taken": {taken, false, now},
+		"resting-unseen": {unseen, false, now}, "resting-unknown": {unknown, false, now},
 		"slow-planners": {slow, false, now}, "quick-planners": {quick, false, now},
 		"expiring": {late, false, now.Add(6*24*time.Hour - time.Hour)}, "expired": {late, false, now.Add(7 * 24 * time.Hour)},
 	} {
@@ -320,6 +329,58 @@ func TestCheck(t *testing.T) {
 			golden.File(t, "testdata/check-"+name+".txt", text.String())
 		})
 	}
+}
+
+func atGateway(on settings.GatewayRef) []gatewayapi.ParentReference {
+	return []gatewayapi.ParentReference{{Namespace: ptr.To(gatewayapi.Namespace(on.Namespace())), Name: gatewayapi.ObjectName(on.Name())}}
+}
+
+// notSeen are Ingresses and VirtualServices beside Services of which one may rest.
+func notSeen(t *testing.T) (n neighbours) {
+	read := func(text string, into any) {
+		t.Helper()
+		if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read(`
+- metadata: {namespace: shop, name: front}
+  spec:
+    ingressClassName: nginx
+    defaultBackend: {service: {name: cart-00001}}
+    rules:
+    - host: cart.shop.apps.example.org
+      http: {paths: [{backend: {service: {name: cart-00001}}}, {backend: {service: {name: kept-00001}}}, {backend: {service: {name: own-00001}}}, {backend: {service: {name: cart}}}]}
+- metadata: {namespace: other, name: same-name}
+  spec: {defaultBackend: {service: {name: cart-00001}}}
+- metadata: {namespace: shop, name: taker, annotations: {kubernetes.io/ingress.class: istio}}
+  spec: {rules: [{host: cart.shop.apps.example.org}, {host: shop.example.com}, {host: own.shop.apps.example.org}]}
+`, &n.ingresses)
+	read(`
+- metadata: {namespace: shop, name: in-a-mesh}
+  spec:
+    hosts: [cart.shop.apps.example.org]
+    gateways: [mesh]
+    http: [{route: [{destination: {host: cart-00001}}], mirrors: [{destination: {host: cart-00002.shop.svc.cluster.local}}]}]
+- metadata: {namespace: edge, name: wide}
+  spec:
+    hosts: ["*.shop.apps.example.org"]
+    gateways: [edge/front]
+    tcp: [{route: [{destination: {host: cart-00001.shop.svc.cluster.local}}, {destination: {host: cart-00001}}]}]
+`, &n.virtual)
+	read(`
+- metadata: {namespace: shop, name: cart-00001, labels: {serving.knative.dev/service: cart}}
+- metadata: {namespace: shop, name: cart-00002, labels: {serving.knative.dev/service: cart}}
+- metadata: {namespace: shop, name: kept-00001, labels: {serving.knative.dev/service: cart}, annotations: {serving.knative.dev/no-gc: "true"}}
+- metadata: {namespace: shop, name: own-00001, labels: {serving.knative.dev/service: own}}
+`, &n.revisions)
+	read(`
+- metadata: {namespace: shop, name: cart}
+  status: {url: "http://cart.shop.apps.example.org", traffic: [{tag: x, url: "http://x-cart.shop.apps.example.org"}]}
+- metadata: {namespace: shop, name: own, annotations: {networking.ebb.dev/resting: disabled}}
+  status: {url: "http://own.shop.apps.example.org"}
+`, &n.own)
+	return n
 }
 
 func TestHelp(t *testing.T) {
