@@ -64,7 +64,7 @@ type ebb struct {
 type features struct{ adaptive, standby, metrics bool }
 
 func newEbb(w Workload, with features, now time.Time) *ebb {
-	e := &ebb{active: math.MaxInt32, budget: revision.NewBudget(), counts: revision.Counts{NotReady: w.Initial}, status: revision.Status{Desired: w.Initial, Proxied: true}}
+	e := &ebb{active: math.MaxInt32, budget: &revision.Budget{}, counts: revision.Counts{NotReady: w.Initial}, status: revision.Status{Desired: w.Initial, Proxied: true}}
 	if with.standby {
 		e.stand = &revision.Standby{After: 10 * time.Second, Config: keep.Config{
 			Worth: keep.DefaultWorth, ColdStart: w.Start, Memory: w.Memory * w.Compressed, MaxTime: keep.MaxTime, MaxPods: -1}}

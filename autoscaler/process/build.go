@@ -74,7 +74,7 @@ type process struct {
 	writer   *act.Writer
 	tender   *tend.Tender
 	booster  *startup.Booster
-	memory   *tend.Budget
+	memory   *tend.MemoryLoop
 	scraper  *ingest.Scraper
 	index    *pods.Index
 	stats    http.Handler
@@ -159,11 +159,12 @@ func (p *process) decide(scales kubernetes.Interface, client versioned.Interface
 		Grace:   func() time.Duration { return store.Load().Autoscaler.StartupCPUGrace },
 		Changed: p.changed})
 	p.index.New = p.booster.Look
-	budget := revision.NewBudget()
-	p.memory = &tend.Budget{Nodes: resizer.Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
+	budget := &revision.Budget{}
+	memory := &budget.Memory
+	p.memory = &tend.MemoryLoop{Nodes: resizer.Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
 		Asleep: func() float64 {
-			return p.index.Asleep(spec.UsualMemory, revision.CompressedShare, budget.Granted)
-		}, Asked: budget.Asked, Charge: budget.Charge, Divide: budget.Divide, Log: log}
+			return p.index.Asleep(spec.UsualMemory, revision.CompressedShare, memory.Granted)
+		}, Asked: memory.Asked, Charge: memory.Charge, Divide: memory.Divide, Log: log}
 	prober := act.NewProber(p.c.ClusterDomain)
 	prober.Without = act.WithoutService(kube, func() bool { return store.Load().Gateway.Resting })
 	p.engine = loop.New(loop.Options{

@@ -65,7 +65,7 @@ func holds(t *testing.T, n int) int {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	engine := loop.New(loop.Options{Shards: 4, Clock: loop.Monotonic(), Log: log, Pods: noPods{}, Actor: noPods{}, Prober: sleepy(0), Budget: revision.NewBudget(),
+	engine := loop.New(loop.Options{Shards: 4, Clock: loop.Monotonic(), Log: log, Pods: noPods{}, Actor: noPods{}, Prober: sleepy(0), Budget: &revision.Budget{},
 		Source: &spec.Source{Get: autos.get, Settings: settings.NewStore(nil), Owns: func(loop.Key) bool { return true }, Log: log}})
 	ctx, cancel := context.WithCancel(t.Context())
 	decided := make(chan struct{})

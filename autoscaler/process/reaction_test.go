@@ -127,7 +127,7 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 	writer := act.New(kube, ebbfake.NewSimpleClientset(all[revisionName]).AutoscalingV1alpha1(), get, everything{}, nil, &record.FakeRecorder{}, log)
 	writer.Clock = clock
 	pods := sleepy(ready)
-	engine := loop.New(loop.Options{Shards: 4, Clock: clock, Log: log, Pods: pods, Actor: writer, Scraper: pods, Prober: pods, Budget: revision.NewBudget(),
+	engine := loop.New(loop.Options{Shards: 4, Clock: clock, Log: log, Pods: pods, Actor: writer, Scraper: pods, Prober: pods, Budget: &revision.Budget{},
 		Source: &spec.Source{Get: get, Settings: settings.NewStore(nil), Owns: func(loop.Key) bool { return true }, Log: log}})
 	stats := &ingest.Server{Keys: func() wire.Keys { return wire.Keys{Current: tokens, Accepted: [][]byte{tokens}} }, Reporter: engine, Clock: clock}
 	ctx, cancel := context.WithCancel(t.Context())

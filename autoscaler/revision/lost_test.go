@@ -29,7 +29,7 @@ func TestPodsOnLostNodesAreReplaced(t *testing.T) {
 		t.Run(behaviour, func(t *testing.T) {
 			cfg := config()
 			cfg.Zero.Min, cfg.Zero.Max = c.min, c.max
-			budget := NewBudget()
+			budget := &Budget{}
 			if !c.unlimited {
 				cfg.ScaleUp = Rate{PerSecond: 1, Burst: 1}
 			}

@@ -224,7 +224,7 @@ func (r *Revision) withinBudget(replicas int32, budget *Budget, now time.Time) i
 	if replicas <= from || budget == nil {
 		return replicas
 	}
-	granted := max(from+budget.Grant(r.config.BudgetOwner, replicas-from, r.config.ScaleUp, now), 1)
+	granted := max(from+budget.ScaleUps.Grant(r.config.BudgetOwner, replicas-from, r.config.ScaleUp, now), 1)
 	if granted != replicas {
 		r.clocks.step = now.Add(budgetRetry)
 	}

@@ -196,7 +196,9 @@ func (r *Revision) toBeAwake(d *decide.Decision, want, busy int32, now time.Time
 // worth is what pods that sleep are worth now, if so many that are awake are idle.
 func (r *Revision) worth(idle int32, budget *Budget) keep.Config {
 	c := r.config.Standby.Config
-	c.Worth /= budget.Price()
+	if budget != nil {
+		c.Worth /= budget.Memory.Price()
+	}
 	if m := r.counts.Memory; m > 0 {
 		c.Memory = float64(m)
 	}
@@ -225,13 +227,15 @@ func (r *Revision) asked(k keep.Decision, spare int32, now time.Time) (pods int3
 }
 
 // ask asks the namespace's share for pods that sleep without paying. Most revisions never do, and
-// all share the budget's lock.
+// all share a lock.
 func (r *Revision) ask(budget *Budget, pods int32, each float64) int32 {
 	if pods == 0 && !r.asks {
 		return 0
 	}
-	r.asks = pods > 0
-	return budget.Ask(r.config.Name, pods, each)
+	if r.asks = pods > 0; budget == nil {
+		return pods
+	}
+	return budget.Memory.Ask(r.config.Name, pods, each)
 }
 
 // bounded is the larger of two scales, the first one within max-scale.

@@ -105,7 +105,7 @@ func atZero() *Spec {
 func play(t *testing.T, s *Spec, counts revision.Counts, script func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{specs: map[Key]*Spec{hello: s}, counts: map[Key]revision.Counts{hello: counts}, scrape: func() revision.Scrape { return revision.Scrape{} }, answer: zero.ProbedActivator}
-		w.engine = New(Options{Shards: 2, Source: w, Pods: w, Actor: w, Scraper: w, Prober: w, Budget: revision.NewBudget(),
+		w.engine = New(Options{Shards: 2, Source: w, Pods: w, Actor: w, Scraper: w, Prober: w, Budget: &revision.Budget{},
 			Elsewhere: func(k Key) bool { return k.Name == "by-cpu" }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -283,7 +283,9 @@ func (s *shard) drop(m *member) {
 	if m.awake {
 		s.awake--
 	}
-	s.engine.options.Budget.Leave(m.key.String())
+	if budget := s.engine.options.Budget; budget != nil {
+		budget.Memory.Leave(m.key.String())
+	}
 }
 
 func (s *shard) handle(e event) {

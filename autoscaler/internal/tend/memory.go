@@ -8,16 +8,16 @@ import (
 	"ebb.dev/ebb/internal/run"
 )
 
-// Budget keeps the memory that sleeping pods take within a share of the nodes' memory. It raises
-// the price of memory while they take more, so that the pods go that are worth least, whichever
-// revision they are of.
+// MemoryLoop keeps the memory that sleeping pods take within a share of the nodes' memory. It
+// raises the price of memory while they take more, so that the pods go that are worth least,
+// whichever revision they are of.
 //
 // Pods that a number or a schedule asks for pay no price, and count for none. They have as much
 // memory again, which is divided among the namespaces that ask: what one of them asks for takes
 // nothing from another.
 //
 // The share is of all nodes together. The scheduler spreads pods, so each node has about its part.
-type Budget struct {
+type MemoryLoop struct {
 	// Nodes returns the allocatable memory of all nodes, Asleep what the sleeping pods take that
 	// pay, and Asked what those would take that do not, in MiB.
 	Nodes         func(context.Context) (mib float64, err error)
@@ -42,38 +42,38 @@ const (
 )
 
 // Run sets the price until ctx ends.
-func (b *Budget) Run(ctx context.Context) error {
+func (l *MemoryLoop) Run(ctx context.Context) error {
 	return run.Every(ctx, chargePeriod, func(time.Time) error {
-		b.step(ctx)
+		l.step(ctx)
 		return nil
 	})
 }
 
 // step sets the price. Without sleeping pods nobody is asked for anything.
-func (b *Budget) step(ctx context.Context) {
-	asleep := b.Asleep()
-	if asleep+b.Asked() > 0 && (b.asked.IsZero() || time.Since(b.asked) >= nodesPeriod) {
-		mib, err := b.Nodes(ctx)
+func (l *MemoryLoop) step(ctx context.Context) {
+	asleep := l.Asleep()
+	if asleep+l.Asked() > 0 && (l.asked.IsZero() || time.Since(l.asked) >= nodesPeriod) {
+		mib, err := l.Nodes(ctx)
 		if err != nil {
-			b.Log.Warn("cannot read the nodes' memory; the price of memory stays", "error", err)
+			l.Log.Warn("cannot read the nodes' memory; the price of memory stays", "error", err)
 			return
 		}
-		b.nodes, b.asked = mib, time.Now()
+		l.nodes, l.asked = mib, time.Now()
 	}
-	before, budget := max(b.price, 1), b.nodes*b.Percent()/100
-	if !b.asked.IsZero() {
-		b.Divide(budget)
+	before, budget := max(l.price, 1), l.nodes*l.Percent()/100
+	if !l.asked.IsZero() {
+		l.Divide(budget)
 	}
 	switch {
 	case asleep > budget:
-		b.price = min(before*2, highestPrice)
+		l.price = min(before*2, highestPrice)
 	case asleep < budget*0.8 || asleep == 0:
-		b.price = max(before/2, 1)
+		l.price = max(before/2, 1)
 	default:
-		b.price = before
+		l.price = before
 	}
-	if b.price != before {
-		b.Log.Info("changed the price of memory for pods that sleep", "price", b.price, "asleepMiB", asleep, "nodesMiB", b.nodes)
+	if l.price != before {
+		l.Log.Info("changed the price of memory for pods that sleep", "price", l.price, "asleepMiB", asleep, "nodesMiB", l.nodes)
 	}
-	b.Charge(b.price)
+	l.Charge(l.price)
 }

@@ -7,7 +7,7 @@ import (
 
 func TestABudgetIsOfOneService(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	b, one := NewBudget(), Rate{PerSecond: 1, Burst: 1}
+	b, one := &ScaleUps{}, Rate{PerSecond: 1, Burst: 1}
 	for _, c := range []struct {
 		behaviour, service string
 		wanted             int32

@@ -8,7 +8,7 @@ import (
 )
 
 func TestWhatOneNamespaceAsksForTakesNothingFromOthers(t *testing.T) {
-	b := NewBudget()
+	b := &Memory{}
 	ask := func(revision string, pods int32, want int32) {
 		t.Helper()
 		if got := b.Ask(revision, pods, 100); got != want || b.Granted(revision) != want {
@@ -35,13 +35,13 @@ func TestWhatOneNamespaceAsksForTakesNothingFromOthers(t *testing.T) {
 	ask("b/1", 8, 8)
 	ask("b/1", 0, 0)
 	if b.Asked() != 0 || len(b.asks)+len(b.sums) != 0 {
-		t.Errorf("left over: %+v", b.shares)
+		t.Errorf("left over: %v, %v", b.asks, b.sums)
 	}
 }
 
 func TestTheDivisionIsFair(t *testing.T) {
 	for range 2000 {
-		b, mib := NewBudget(), 1000*rand.Float64()
+		b, mib := &Memory{}, 1000*rand.Float64()
 		pods := map[string]int32{}
 		for i := range rand.IntN(8) {
 			name := fmt.Sprintf("n%d/r", i)
@@ -71,8 +71,8 @@ func TestANumberTakesNoPodsOfOthers(t *testing.T) {
 		"a schedule": func(c *Config) { c.Standby.Schedule, c.Standby.Worth = always(20), 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := NewBudget()
-			b.Divide(5 * 64 * CompressedShare)
+			b := &Budget{}
+			b.Memory.Divide(5 * 64 * CompressedShare)
 			victim := newVillage(t, func(c *Config) { c.Name = "victim/hello-00001" })
 			hog := newVillage(t, func(c *Config) { c.Name = "hog/hello-00001"; change(c) })
 			victim.budget, hog.budget = b, b
@@ -84,10 +84,10 @@ func TestANumberTakesNoPodsOfOthers(t *testing.T) {
 			victim.run(5 * time.Minute)
 			hog.want("what the share has room for", 0, 5)
 			victim.want("its own", 0, 1)
-			if got := b.Granted("hog/hello-00001"); got != 5 {
+			if got := b.Memory.Granted("hog/hello-00001"); got != 5 {
 				t.Errorf("%d pods count against the share", got)
 			}
-			if got := b.Granted("victim/hello-00001"); got != 0 {
+			if got := b.Memory.Granted("victim/hello-00001"); got != 0 {
 				t.Errorf("%d pods of a revision that pays count as asked for", got)
 			}
 		})

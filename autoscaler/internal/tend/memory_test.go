@@ -12,7 +12,7 @@ func TestMemoryCostsMoreWhileSleepingPodsTakeTooMuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asleep, price, divided, asked := 0.0, 0.0, 0.0, 0
 		var broken error
-		b := &Budget{Log: slog.New(slog.DiscardHandler), Percent: func() float64 { return 10 },
+		b := &MemoryLoop{Log: slog.New(slog.DiscardHandler), Percent: func() float64 { return 10 },
 			Nodes:  func(context.Context) (float64, error) { asked++; return 10_000, broken },
 			Asleep: func() float64 { return asleep }, Asked: func() float64 { return 0 }, Divide: func(mib float64) { divided = mib }, Charge: func(p float64) { price = p }}
 		for i, c := range []struct {
