@@ -195,8 +195,8 @@ func (p *process) findOut(o options) {
 		Pods:   listed(o.node, p.index, p.others.Nodes, p.agents.Nodes),
 		Others: p.others.Ask, Activator: p.others.Has, Activators: p.others.Nodes, Agents: p.agents.Ask, Agent: p.agents.Has,
 		Tell: func(v alive.Verdict) { tellOfNode(recorder, v, mayTell()) },
-		Judge: func(silent map[string]bool) {
-			p.index.Judge(silent, p.engine.Changed)
+		SetSilent: func(silent map[string]bool) {
+			p.index.SetSilent(silent, p.engine.Changed)
 			p.publisher.Set(slices.Sorted(maps.Keys(silent)))
 		}})
 	p.scraper.Heard = p.nodes.Heard

@@ -114,13 +114,13 @@ const (
 	Failed
 )
 
-// Judge reads the status of a Certificate.
+// StateOf reads the status of a Certificate.
 //
 //	Ready                   | Issuing                | state
 //	True for the generation | any                    | Ready, also during a renewal
 //	otherwise               | False, reason Failed   | Failed; cert-manager retries
 //	otherwise               | otherwise              | Pending
-func Judge(object *unstructured.Unstructured) (State, string) {
+func StateOf(object *unstructured.Unstructured) (State, string) {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	state, why := Pending, "cert-manager has not reported on it yet"
 	for _, c := range conditions {

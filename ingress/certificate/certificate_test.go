@@ -58,7 +58,7 @@ func TestWhatCertManagerSaysIsRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			object := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": row.conditions}}}
 			object.SetGeneration(2)
-			if state, why := Judge(object); state != row.want || why != row.why {
+			if state, why := StateOf(object); state != row.want || why != row.why {
 				t.Errorf("got %v, %q, want %v, %q", state, why, row.want, row.why)
 			}
 		})

@@ -229,7 +229,7 @@ func (w *truth) alarm(v *alive.Verdict) string {
 }
 
 func (w *truth) watcher(told func(alive.Verdict)) *Watcher {
-	return New(Config{Self: "0", Clock: time.Now, Log: slog.New(slog.DiscardHandler), Tell: told, Judge: func(map[string]bool) {},
+	return New(Config{Self: "0", Clock: time.Now, Log: slog.New(slog.DiscardHandler), Tell: told, SetSilent: func(map[string]bool) {},
 		Activator: func(string) bool { return false }, Agent: func(string) bool { return false },
 		Pods: func(int) map[string][]string {
 			all := map[string][]string{}

@@ -71,10 +71,10 @@ type Config struct {
 	Clock func() time.Time
 	// Tell receives each verdict that makes a node silent or lost, or well again after it.
 	Tell func(alive.Verdict)
-	// Judge receives the nodes that are silent, and whether they are lost, when that changes. It
-	// must not block.
-	Judge func(map[string]bool)
-	Log   *slog.Logger
+	// SetSilent receives the nodes that are silent, and whether they are lost, when that
+	// changes. It must not block.
+	SetSilent func(map[string]bool)
+	Log       *slog.Logger
 }
 
 // Counts are how many verdicts there were.
@@ -96,7 +96,7 @@ type Watcher struct {
 	inquiry inquiries
 	leases  map[string]lease
 	now     []alive.Verdict
-	// judged is what Judge received last. Only decide uses it.
+	// judged is what SetSilent received last. Only decide uses it.
 	judged map[string]bool
 	// news says that a question was not answered, so that something may be decided.
 	news chan struct{}
@@ -191,7 +191,7 @@ func (w *Watcher) decide(ctx context.Context) {
 	w.mutex.Unlock()
 	if !maps.Equal(silent, w.judged) {
 		w.judged = silent
-		w.config.Judge(maps.Clone(silent))
+		w.config.SetSilent(maps.Clone(silent))
 	}
 	for _, v := range told {
 		w.tell(v)

@@ -58,7 +58,7 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 	c := &cluster{says: map[string]error{}, renews: true, dialled: map[string]int{}}
 	c.Config = Config{Self: "a", Clock: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Activator: func(string) bool { return false }, Agent: func(string) bool { return false }, Activators: func() map[string]string { return nil },
-		Others: func(context.Context, []netip.Addr, func(wire.ReachAnswer)) {}, Judge: func(map[string]bool) {},
+		Others: func(context.Context, []netip.Addr, func(wire.ReachAnswer)) {}, SetSilent: func(map[string]bool) {},
 		Agents: func(context.Context, []string, []netip.Addr, func(wire.ReachAnswer)) {},
 		Pods: func(int) map[string][]string {
 			all := map[string][]string{}

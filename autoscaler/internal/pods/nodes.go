@@ -8,11 +8,11 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 )
 
-// Judge takes which nodes are silent, and whether they are lost. Pods on lost nodes are lost, and
-// on silent ones those that have not started: nobody there starts them. A lost pod is not ready
+// SetSilent takes which nodes are silent, and whether they are lost. Pods on lost nodes are lost,
+// and on silent ones those that have not started: nobody there starts them. A lost pod is not ready
 // from now on, nor asleep, whatever Kubernetes says. changed is called with the revisions of which
 // pods are lost that were not, or the other way round.
-func (i *Index) Judge(silent map[string]bool, changed func(loop.Key)) {
+func (i *Index) SetSilent(silent map[string]bool, changed func(loop.Key)) {
 	var keys []loop.Key
 	i.mutex.Lock()
 	for key, r := range i.revisions {
@@ -27,7 +27,7 @@ func (i *Index) Judge(silent map[string]bool, changed func(loop.Key)) {
 	}
 }
 
-// lost reports whether a pod is lost if these nodes are silent; see Judge.
+// lost reports whether a pod is lost if these nodes are silent; see SetSilent.
 func (p *small) lost(silent map[string]bool) bool {
 	lost, is := silent[p.node]
 	return is && p.state != other && !p.leaves && (lost || p.state == pending)

@@ -164,17 +164,17 @@ func TestPodsOnLostNodesAreNotReady(t *testing.T) {
 	if before.Ready != 2 || before.Asleep != 1 || before.Lost != 0 {
 		t.Fatalf("%+v", before)
 	}
-	index.Judge(map[string]bool{"c": true}, note) // it has no pod
+	index.SetSilent(map[string]bool{"c": true}, note) // it has no pod
 	if got := index.Count(key); got != before || len(changed) != 0 {
 		t.Errorf("%+v, changed %v", got, changed)
 	}
-	index.Judge(map[string]bool{"b": false, "c": true}, note)
+	index.SetSilent(map[string]bool{"b": false, "c": true}, note)
 	silent := before
 	silent.Lost = 1
 	if got := index.Count(key); got != silent || len(changed) != 1 {
 		t.Errorf("%+v, want %+v, changed %v", got, silent, changed)
 	}
-	index.Judge(map[string]bool{"b": true}, note)
+	index.SetSilent(map[string]bool{"b": true}, note)
 	want := revision.Counts{Ready: 1, NotReady: 5, Pending: 1, Terminating: 1, Lost: 4}
 	if got := index.Count(key); got != want || len(changed) != 2 {
 		t.Errorf("%+v, want %+v, changed %v", got, want, changed)
@@ -188,7 +188,7 @@ func TestPodsOnLostNodesAreNotReady(t *testing.T) {
 	if asleep, lapsed := index.NotReady(key); len(asleep)+len(lapsed) != 0 {
 		t.Errorf("%v sleep, %v may", asleep, lapsed)
 	}
-	index.Judge(nil, note)
+	index.SetSilent(nil, note)
 	if got := index.Count(key); got != before || len(changed) != 3 {
 		t.Errorf("%+v, changed %v", got, changed)
 	}
@@ -204,7 +204,7 @@ func TestAPodThatIsPlacedOnASilentNodeIsLostAtOnce(t *testing.T) {
 		index := &Index{revisions: map[loop.Key]*group{}, starting: map[podName]*small{}}
 		news := int32(0)
 		handler := index.handler(func(loop.Key) { news++ })
-		index.Judge(map[string]bool{"silent": false, "lost": true}, func(k loop.Key) { t.Errorf("%v has no pod there", k) })
+		index.SetSilent(map[string]bool{"silent": false, "lost": true}, func(k loop.Key) { t.Errorf("%v has no pod there", k) })
 		one := func(node string, deleted bool) any {
 			p := pod("starts", corev1.PodPending, false, deleted)
 			p.Spec.NodeName = node

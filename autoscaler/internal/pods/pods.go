@@ -42,7 +42,7 @@ type Index struct {
 	mutex     sync.RWMutex
 	revisions map[loop.Key]*group
 
-	// silent are the nodes that are silent, and whether they are lost; see Judge.
+	// silent are the nodes that are silent, and whether they are lost; see SetSilent.
 	silent map[string]bool
 	// nodes are the pods of each node.
 	nodes map[string][]*small

@@ -73,7 +73,7 @@ func TestWhichPodsAreStarting(t *testing.T) {
 		{"the slowest counts", []*corev1.Pod{unscheduled, later, pod("a", corev1.PodRunning, false, false)}, time.Unix(1000, 0)},
 	} {
 		index := &Index{revisions: map[loop.Key]*group{}}
-		index.Judge(map[string]bool{"dead": true}, func(loop.Key) {})
+		index.SetSilent(map[string]bool{"dead": true}, func(loop.Key) {})
 		for _, p := range c.pods {
 			one, err := strip(p)
 			if err != nil {

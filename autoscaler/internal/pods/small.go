@@ -75,7 +75,7 @@ var blank metav1.ObjectMeta
 //	Succeeded, Failed, Unknown    not counted
 //
 // A pod that is ready or lapsed counts as asleep while it says so (see Said), and as ready once it
-// says that it woke. If it is lost, it is neither, and not ready (see Judge).
+// says that it woke. If it is lost, it is neither, and not ready (see SetSilent).
 func stateOf(p *corev1.Pod) state {
 	switch {
 	case p.Status.Phase == corev1.PodPending:

@@ -78,7 +78,7 @@ func (k *Certificates) Ensure(ctx context.Context, owner metav1.Object, want cer
 	if outcome != apply.Unchanged {
 		return certificate.Pending, "cert-manager has just been asked", nil
 	}
-	state, why := certificate.Judge(now)
+	state, why := certificate.StateOf(now)
 	return state, why, nil
 }
 
@@ -87,7 +87,7 @@ func (k *Certificates) Wildcard(namespace, host string) (name string, state cert
 	for _, have := range k.kind.Labelled(namespace, names.WildcardDomainLabel) {
 		hosts, _, _ := unstructured.NestedStringSlice(have.Object, "spec", "dnsNames")
 		if slices.ContainsFunc(hosts, func(name string) bool { return certificate.Covers(name, host) }) {
-			state, why := certificate.Judge(have)
+			state, why := certificate.StateOf(have)
 			return have.GetName(), state, why, true
 		}
 	}
@@ -100,7 +100,7 @@ func (k *Certificates) Ready(namespace, name string) bool {
 	if !found {
 		return false
 	}
-	state, _ := certificate.Judge(have)
+	state, _ := certificate.StateOf(have)
 	return state == certificate.Ready
 }
 

@@ -118,7 +118,7 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	}
 	s, _ := names.ScalingOf(pa.Annotations, c)
 	least, started := scales(pa, s, c.Autoscaling).Min, initialized(pa)
-	judge(pa, hpa, d, least, metav1.NewMicroTime(r.now()))
+	setConditions(pa, hpa, d, least, metav1.NewMicroTime(r.now()))
 	return 0, r.lift(ctx, d, least, started)
 }
 

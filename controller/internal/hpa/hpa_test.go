@@ -150,7 +150,7 @@ func TestStatus(t *testing.T) {
 					Current: autoscalingv2.MetricValueStatus{AverageUtilization: ptr.To[int32](93)}}}},
 				Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{{Type: autoscalingv2.ScalingActive, Status: "True", Message: "by cpu"},
 					{Type: autoscalingv2.ScalingLimited, Status: "False", Message: "within range"}}}}
-		judge(pa, hpa, row.deployment, row.least, now)
+		setConditions(pa, hpa, row.deployment, row.least, now)
 		s := pa.Status
 		if got := s.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionScaleTargetInitialized).Status; got != row.initialized {
 			t.Errorf("%s: initialized %s", row.why, got)
@@ -177,7 +177,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%s: %+v", row.why, s.Decision)
 		}
 		before := s.Decision
-		judge(pa, hpa, row.deployment, row.least, metav1.NewMicroTime(now.Add(time.Minute)))
+		setConditions(pa, hpa, row.deployment, row.least, metav1.NewMicroTime(now.Add(time.Minute)))
 		if pa.Status.Decision != before {
 			t.Errorf("%s: the same choice is told as a new one", row.why)
 		}
@@ -208,7 +208,7 @@ func TestScalesNeverReachZeroOrPassTheMaximum(t *testing.T) {
 func TestThisClassForgetsThePodsAsleepOfAnother(t *testing.T) {
 	pa := podAutoscaler(nil)
 	pa.Status.AsleepReplicas, pa.Status.Asleep = ptr.To[int32](2), "2 frozen"
-	judge(pa, &autoscalingv2.HorizontalPodAutoscaler{}, nil, 0, metav1.MicroTime{})
+	setConditions(pa, &autoscalingv2.HorizontalPodAutoscaler{}, nil, 0, metav1.MicroTime{})
 	if pa.Status.AsleepReplicas != nil || pa.Status.Asleep != "" {
 		t.Errorf("the status says %v, %q", *pa.Status.AsleepReplicas, pa.Status.Asleep)
 	}

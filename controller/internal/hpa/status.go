@@ -14,15 +14,15 @@ import (
 
 const rule = autoscalingv1alpha1.RuleHPA
 
-// judge sets the status. Requests go to the pods directly; the activators get them only while no
-// pod is ready. Only pods that are ready count: a HorizontalPodAutoscaler counts those that never
-// will be, too.
+// setConditions sets the status. Requests go to the pods directly; the activators get them only
+// while no pod is ready. Only pods that are ready count: a HorizontalPodAutoscaler counts those
+// that never will be, too.
 //
 //	Active                  True while at least min-scale pods are ready, and at least one; else Unknown. This
 //	                        class does not scale to zero
 //	ScaleTargetInitialized  True once Active was
 //	SKSReady                True while a pod is ready
-func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, least int32, now metav1.MicroTime) {
+func setConditions(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, least int32, now metav1.MicroTime) {
 	s := &pa.Status
 	s.ServiceName, s.MetricsServiceName = names.PublicService(pa.Name), names.PrivateService(pa.Name)
 	s.Mode, s.NumActivators = autoscalingv1alpha1.ModeServe, 0

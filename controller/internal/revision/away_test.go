@@ -106,10 +106,10 @@ func TestConditionsDoNotChangeWhenADeploymentIsPutAway(t *testing.T) {
 	rev, o, s := resting(2 * time.Hour)
 	o.deployment = &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(0))}}
 	o.pods = []*corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on resource: memory."}}}
-	judge(rev, o, s)
+	setConditions(rev, o, s)
 	before := rev.Status.DeepCopy()
 	o.deployment, o.away = nil, true
-	judge(rev, o, s)
+	setConditions(rev, o, s)
 	for _, c := range before.Conditions {
 		if got := rev.Status.GetCondition(c.Type); got.Status != c.Status || got.Reason != c.Reason || got.Message != c.Message {
 			t.Errorf("%+v, and with the Deployment %+v", got, c)

@@ -38,7 +38,7 @@ func TestWhatFailedCountsForAWhileAtZero(t *testing.T) {
 			rev := &servingv1.Revision{}
 			rev.Status.InitializeConditions()
 			rev.GetConditionSet().Manage(&rev.Status).MarkFalse(servingv1.RevisionConditionResourcesAvailable, "CreateContainerConfigError", "no Secret")
-			judge(rev, observation{autoscaler: pa, now: now, reserve: c.reserve, deployment: &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](0)}}}, defaults)
+			setConditions(rev, observation{autoscaler: pa, now: now, reserve: c.reserve, deployment: &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](0)}}}, defaults)
 			if ready := rev.Status.GetCondition(servingv1.RevisionConditionReady); ready.IsFalse() != c.failed || ready.IsTrue() == c.failed {
 				t.Errorf("Ready is %+v", ready)
 			}
@@ -93,7 +93,7 @@ func TestAPodThatHasEndedSaysNothingOfARevisionThatHasAnotherOrWantsNone(t *test
 			if c.reason == "FailedCreate" {
 				o.deployment.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: c.reason}}
 			}
-			judge(rev, o, settings.NewStore(nil).Load())
+			setConditions(rev, o, settings.NewStore(nil).Load())
 			if got := rev.Status.GetCondition(servingv1.RevisionConditionReady).GetReason(); got != c.reason {
 				t.Errorf("Ready has the reason %q, not %q: %+v", got, c.reason, rev.Status.Conditions)
 			}

@@ -88,7 +88,7 @@ func newTold(wasUp bool) *told {
 
 func (t *told) of(pods ...*corev1.Pod) string {
 	one := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}}
-	judge(t.rev, observation{autoscaler: t.pa, deployment: one, pods: pods}, settings.Default())
+	setConditions(t.rev, observation{autoscaler: t.pa, deployment: one, pods: pods}, settings.Default())
 	resources, container := t.rev.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable),
 		t.rev.Status.GetCondition(servingv1.RevisionConditionContainerHealthy)
 	return fmt.Sprint(resources.Status, resources.Reason, "/", container.Status, container.Reason, container.Message)

@@ -150,7 +150,7 @@ func TestARevisionThatIsGivenUpKeepsWhatWasKnownOfItsPods(t *testing.T) {
 			rev.Status.InitializeConditions()
 			tt.before(rev.GetConditionSet().Manage(&rev.Status))
 			for range 2 {
-				judge(rev, observation{autoscaler: inactive}, defaults)
+				setConditions(rev, observation{autoscaler: inactive}, defaults)
 				if got := rev.Status.GetCondition(servingv1.RevisionConditionReady); got.Reason != reasonNoProgress || got.Message != tt.want {
 					t.Errorf("Ready says %+v, not %q", got, tt.want)
 				}
@@ -226,7 +226,7 @@ func TestARevisionThatIsUpAlwaysHasItsReplicas(t *testing.T) {
 			rev := &servingv1.Revision{}
 			rev.Status.InitializeConditions()
 			rev.Status.ActualReplicas, rev.Status.DesiredReplicas = tt.before[0], tt.before[1]
-			judge(rev, observation{autoscaler: pa, pods: tt.pods, deployment: tt.deployment}, settings.NewStore(nil).Load())
+			setConditions(rev, observation{autoscaler: pa, pods: tt.pods, deployment: tt.deployment}, settings.NewStore(nil).Load())
 			if ready := rev.GetConditionSet().Manage(&rev.Status).IsHappy(); ready != tt.up {
 				t.Errorf("Ready is %v", ready)
 			}

@@ -112,7 +112,7 @@ func (a attempt) at(began time.Time, second int) observation {
 // look is a reconcile of the status.
 func look(rev *servingv1.Revision, o observation) {
 	before := rev.Status.DeepCopy()
-	judge(rev, o, defaults)
+	setConditions(rev, o, defaults)
 	for i := range rev.Status.Conditions {
 		rev.Status.Conditions[i].LastTransitionTime = apis.VolatileTime{Inner: metav1.NewTime(o.now)}
 	}

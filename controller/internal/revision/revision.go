@@ -184,7 +184,7 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	}
 	if !o.away {
 		if o.deployment, err = r.deployment(ctx, rev, s, o.autoscaler, false); err != nil {
-			judge(rev, o, s)
+			setConditions(rev, o, s)
 			return 0, r.refused(rev, err)
 		}
 	}
@@ -196,10 +196,10 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	// was up.
 	wasUp := before.GetCondition(servingv1.RevisionConditionResourcesAvailable).IsTrue()
 	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted, wasUp); err != nil {
-		judge(rev, o, s)
+		setConditions(rev, o, s)
 		return 0, r.refused(rev, err)
 	}
-	judge(rev, o, s)
+	setConditions(rev, o, s)
 	r.unreachable(rev, o.autoscaler)
 	if !reconcile.IsNew(rev) && reconcile.BecameReady(before.Conditions, rev.Status.Conditions) {
 		r.mgr.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")

@@ -81,13 +81,13 @@ func TestHowPodsMaySleep(t *testing.T) {
 			if got != test.want || (r.reason == "") != (r.message == "") {
 				t.Errorf("got %s (%s), want %s", got, r.message, test.want)
 			}
-			judge(rev, observation{}, s)
+			setConditions(rev, observation{}, s)
 			told := rev.Status.GetCondition(conditionStandbyLimited)
 			if told.GetReason() != r.reason || told != nil && told.Severity != "Info" {
 				t.Errorf("the condition is %+v", told)
 			}
 			rev.Annotations = nil
-			if judge(rev, observation{}, settings.Default()); rev.Status.GetCondition(conditionStandbyLimited) != nil {
+			if setConditions(rev, observation{}, settings.Default()); rev.Status.GetCondition(conditionStandbyLimited) != nil {
 				t.Error("the condition stays when its reason has gone")
 			}
 		})
@@ -118,7 +118,7 @@ func TestARevisionWhosePodsSleepIsReady(t *testing.T) {
 		o := observation{autoscaler: pa, pods: test.pods, deployment: missed}
 		rev := &servingv1.Revision{}
 		rev.GetConditionSet().Manage(&rev.Status).InitializeConditions()
-		judge(rev, o, settings.Default())
+		setConditions(rev, o, settings.Default())
 		c := rev.Status.GetCondition(servingv1.RevisionConditionReady)
 		if got := fmt.Sprint(c.Status, " ", c.Reason); got != test.want {
 			t.Errorf("%d pods asleep: got %s, want %s", test.asleep, got, test.want)

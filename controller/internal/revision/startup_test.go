@@ -59,7 +59,7 @@ func TestHowPodsStart(t *testing.T) {
 			if got := l.limit + l.reason; got != test.want || (l.reason == "") != (l.message == "") {
 				t.Errorf("got %q (%s), want %q", got, l.message, test.want)
 			}
-			judge(rev, observation{}, s)
+			setConditions(rev, observation{}, s)
 			if told := rev.Status.GetCondition(conditionStartupCPULimited); told.GetReason() != l.reason || told != nil && told.Severity != "Info" {
 				t.Errorf("the condition is %+v", told)
 			}
@@ -75,7 +75,7 @@ func TestWhatHindersPodsIsToldByTheRevision(t *testing.T) {
 		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m")}}}}
 	pa := &autoscalingv1alpha1.PodAutoscaler{}
 	told := func() string {
-		judge(rev, observation{autoscaler: pa}, settings.Default())
+		setConditions(rev, observation{autoscaler: pa}, settings.Default())
 		c := rev.Status.GetCondition(conditionStartupCPULimited)
 		return c.GetReason() + " " + c.GetMessage()
 	}

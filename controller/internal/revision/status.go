@@ -120,8 +120,8 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 	return t
 }
 
-// judge sets the Revision's conditions. They depend on the observation more than on their old
-// values, so a revision that recovers is Ready again.
+// setConditions sets the Revision's conditions. They depend on the observation more than on their
+// old values, so a revision that recovers is Ready again.
 //
 //	ready pods  trouble         initialized  autoscaler   ResourcesAvailable              ContainerHealthy
 //	> 0         -               yes          any          True                            True
@@ -134,7 +134,7 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 //	0           none            no           else         Unknown Deploying               Unknown Deploying
 //
 // lasting says how long a trouble counts, and late which pods started late.
-func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
+func setConditions(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	const resources, container = servingv1.RevisionConditionResourcesAvailable, servingv1.RevisionConditionContainerHealthy
 

@@ -105,7 +105,7 @@ func (s *situation) play(t *testing.T, wasUp bool) *servingv1.Revision {
 		}}
 	o.news, _ = l.look(t.Context(), rev, o)
 	o.hint = hint(rev, hanging(o), o.news)
-	judge(rev, o, settings.Default())
+	setConditions(rev, o, settings.Default())
 	return rev
 }
 

@@ -62,7 +62,7 @@ func (t *turn) follow(ctx context.Context) (done bool, err error) {
 		r.prober.Forget(types.NamespacedName{Namespace: route.Namespace, Name: route.Name})
 	}
 	live := ready.Want{Hash: p.Hash(), Probes: probes(p, s.Gateway)}
-	if err != nil || !r.judge(route, listeners, live, changed || retained) {
+	if err != nil || !r.gatewaysFollow(route, listeners, live, changed || retained) {
 		return false, err
 	}
 	if why := gatewayapi.Unaccepted(have, want); why != "" {
@@ -81,10 +81,10 @@ func (t *turn) follow(ctx context.Context) (done bool, err error) {
 	return true, errors.Join(r.listeners.Prune(ctx, route, listeners, mine), r.release(ctx, route, p))
 }
 
-// judge reports whether the gateways follow the plan. A plan that was live before this process
-// started, and needed no write and needs none, is still live. So a restart of the controller does
-// not set every Route to Unknown.
-func (r *reconciler) judge(route *servingv1.Route, listeners []*unstructured.Unstructured, want ready.Want, changed bool) (live bool) {
+// gatewaysFollow reports whether the gateways follow the plan. A plan that was live before this
+// process started, and needed no write and needs none, is still live. So a restart of the
+// controller does not set every Route to Unknown.
+func (r *reconciler) gatewaysFollow(route *servingv1.Route, listeners []*unstructured.Unstructured, want ready.Want, changed bool) (live bool) {
 	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}
 	if !changed && !r.prober.Known(key) && route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
 		return true

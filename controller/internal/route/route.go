@@ -160,7 +160,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	}
 	promoted, err := r.overruled(ctx, route)
 	if err != nil {
-		return verdict(route, err)
+		return conditionOf(route, err)
 	}
 	targets, ok, err := resolve(route, r.configurations, r.revisions)
 	if err != nil || !ok {
@@ -168,7 +168,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	}
 	m, err := mannerOf(route, s)
 	if err != nil {
-		return verdict(route, err)
+		return conditionOf(route, err)
 	}
 	m.promoted = promoted
 	targets, state, again, err := r.rolledOut(ctx, route, targets, m)
@@ -178,11 +178,11 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	in := r.input(route, s, targets, m)
 	p, byName, err := r.plan(ctx, route, s, &in, targets)
 	if err != nil {
-		return verdict(route, err)
+		return conditionOf(route, err)
 	}
 	assigned(route, targets)
 	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain), false); err != nil {
-		return verdict(route, err)
+		return conditionOf(route, err)
 	}
 	if missing, err := r.missingBackend(route, p, s); err != nil || missing {
 		return 0, err
@@ -195,7 +195,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	t := turn{reconciler: r, route: route, in: &in, p: p, s: s, byName: byName}
 	live, next, err := t.lead(ctx, state.State)
 	if err != nil {
-		return verdict(route, err)
+		return conditionOf(route, err)
 	}
 	again = reconcile.Sooner(again, next)
 	if !live || !state.InProgress() {
@@ -207,7 +207,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		return again, nil
 	}
 	if _, _, err := t.lead(ctx, paced); err != nil {
-		return verdict(route, err)
+		return conditionOf(route, err)
 	}
 	return time.Millisecond, nil // at once, as 0 is never: from now on it is known when the first step is due
 }
@@ -234,8 +234,8 @@ func unfollowed(route *servingv1.Route) {
 // unsupported is the error of a plan that no gateway can follow.
 type unsupported struct{ error }
 
-// verdict is the one place where an error of a step becomes a condition, and tells whether a retry
-// can help.
+// conditionOf is the one place where an error of a step becomes a condition, and tells whether a
+// retry can help.
 //
 //	error               condition                              next reconcile
 //	unsupported         IngressReady False, Unsupported        when something changes
@@ -245,7 +245,7 @@ type unsupported struct{ error }
 //	apply.NotOwned      IngressReady False, NotOwned           after reconcile.ForeignAgain
 //	refused by the API  IngressReady False, the API's reason   a retry
 //	any other           as it was                              a retry
-func verdict(route *servingv1.Route, err error) (time.Duration, error) {
+func conditionOf(route *servingv1.Route, err error) (time.Duration, error) {
 	var cannot unsupported
 	var config *plan.ConfigError
 	var field *apis.FieldError

@@ -18,7 +18,7 @@ import (
 	"ebb.dev/ebb/ingress/plan"
 )
 
-// The table above verdict.
+// The table above conditionOf.
 func TestVerdict(t *testing.T) {
 	plain := errors.New("no connection")
 	permanent, foreign := fmt.Sprintf("%T", reconcile.Permanent(plain)), fmt.Sprintf("%T", reconcile.Foreign(plain))
@@ -43,7 +43,7 @@ func TestVerdict(t *testing.T) {
 			route.Status.InitializeConditions()
 			route.Status.MarkTrafficAssigned()
 			route.Status.MarkIngressNotReady(reasonUninitialized, "Waiting.")
-			again, err := verdict(route, c.err)
+			again, err := conditionOf(route, c.err)
 			result := ""
 			if err != nil {
 				result = fmt.Sprintf("%T", err)
