@@ -62,7 +62,7 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 		}
 	}
 	// The probes queue-proxy runs are read before they are taken off the containers.
-	told, err := toldOf(rev, m, pod.Containers, serving, in)
+	told, err := sidecarOf(rev, m, pod.Containers, serving, in)
 	if err != nil {
 		return corev1.PodSpec{}, err
 	}

@@ -68,8 +68,9 @@ func dataPort(rev *servingv1.Revision) int32 {
 	return wire.PortHTTP1
 }
 
-// toldOf is what queue-proxy is told of a revision whose containers are as their author wrote them.
-func toldOf(rev *servingv1.Revision, m names.Spec, containers []corev1.Container, serving int, in Inputs) (*wire.Sidecar, error) {
+// sidecarOf is what queue-proxy is told of a revision whose containers are as their author wrote
+// them.
+func sidecarOf(rev *servingv1.Revision, m names.Spec, containers []corev1.Container, serving int, in Inputs) (*wire.Sidecar, error) {
 	s, port := in.Settings, rev.Spec.Port()
 	readiness, startup := probesToRun(containers, serving, s.Features.Enabled(rules.KeyMultiContainerProbing))
 	t := wire.NewSidecar()
