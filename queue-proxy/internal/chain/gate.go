@@ -33,19 +33,30 @@ type Gate struct {
 	shut  bool        // the pod sleeps
 }
 
-// NewGate makes a Gate with so many slots (0: no limit). offer is called, on a goroutine of its
-// own, when a slot is kept for a refused caller.
-func NewGate(slots, maxWaiting int, maxBytes int64, pod string, now time.Time, warmUp time.Duration, offer func(caller string)) *Gate {
+// GateOptions are what a Gate holds requests to.
+type GateOptions struct {
+	Slots      int   // requests at once; 0 is no limit
+	MaxWaiting int   // requests that wait for a slot
+	MaxBytes   int64 // of memory that they take; 0 is no limit
+	Pod        string
+	Now        time.Time // when the pod started
+	WarmUp     time.Duration
+	// Offer is called, on a goroutine of its own, when a slot is kept for a refused caller.
+	Offer func(caller string)
+}
+
+// NewGate makes a Gate.
+func NewGate(o GateOptions) *Gate {
 	g := &Gate{
-		pod:      pod,
-		offer:    offer,
+		pod:      o.Pod,
+		offer:    o.Offer,
 		pressure: make(chan struct{}, 1),
-		limit:    limit.Limit{Slots: slots, MaxWaiting: maxWaiting, MaxBytes: maxBytes},
+		limit:    limit.Limit{Slots: o.Slots, MaxWaiting: o.MaxWaiting, MaxBytes: o.MaxBytes},
 		turns:    turns.Turns{Keep: wire.TurnMilliseconds * time.Millisecond},
-		load:     stat.New(now, warmUp),
+		load:     stat.New(o.Now, o.WarmUp),
 	}
 	// The first question about a new pod comes after its first requests.
-	g.asked.Store(now.UnixNano())
+	g.asked.Store(o.Now.UnixNano())
 	return g
 }
 

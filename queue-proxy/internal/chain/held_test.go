@@ -37,7 +37,7 @@ func TestLargeHeadsMeetTheBoundInBytes(t *testing.T) {
 			}))
 			defer user.Close()
 			upstream := forward.NewUpstream(user.Listener.Addr().String(), forward.UpstreamOptions{})
-			gate := NewGate(1, 1000, bound, "pod", time.Now(), 0, func(string) {})
+			gate := NewGate(GateOptions{Slots: 1, MaxWaiting: 1000, MaxBytes: bound, Pod: "pod", Now: time.Now(), Offer: func(string) {}})
 			server := &forward.Server{Handler: &Chain{Gate: gate, User: upstream, Draining: func() bool { return false }, Seen: func(time.Time) {}}}
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {

@@ -8,7 +8,7 @@ import (
 // Senders are looked for from the start of the pod on, and as long as somebody asks.
 func TestSendersAreLookedForWhileAJudgeAsks(t *testing.T) {
 	began := time.Now().Add(-time.Hour)
-	g := NewGate(0, 0, 0, "pod", began, 0, nil)
+	g := NewGate(GateOptions{Pod: "pod", Now: began})
 	asked := func(at time.Time, want bool) {
 		t.Helper()
 		if got := g.isAsked(at); got != want {

@@ -134,7 +134,8 @@ func (s *Sidecar) build() error {
 			Address: netip.AddrPortFrom(cfg.PodIP, s.ports.data.Addr().(*net.TCPAddr).AddrPort().Port()),
 		},
 	}
-	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, maxWaitBytes, cfg.Pod, s.started, cfg.WarmUp, s.offer)
+	s.gate = chain.NewGate(chain.GateOptions{Slots: cfg.Concurrency, MaxWaiting: waitingPerSlot * cfg.Concurrency, MaxBytes: maxWaitBytes,
+		Pod: cfg.Pod, Now: s.started, WarmUp: cfg.WarmUp, Offer: s.offer})
 	s.drainer = drain.New(cfg.DrainQuiet, s.unfinished, s.drainChanged)
 	s.announcer.Leaving = s.drainer.Draining
 	action := forward.EndResponse
