@@ -4,7 +4,8 @@
 //	probe?       answered here; never counted as load
 //	misdirected  refused: it is for another revision
 //	timers       set for everything below; time in the queue counts
-//	draining?    readiness fails; requests are still served, each renewing the quiet time
+//	draining?    readiness fails; requests are still served, each renewing the quiet time, until the
+//	             container is told to end
 //	Forwarded    made from X-Forwarded-* where it is absent
 //	trace        begun
 //	asleep?      waits until the pod is awake; refused if an activator asked for that and it takes long
@@ -56,9 +57,10 @@ type Chain struct {
 	// Activator says whether an address in wire.HeaderNoQueue is an activator's. Without it
 	// nobody's is.
 	Activator func(caller string) bool
-	// Draining says that the pod goes away; Seen notes an ordinary request.
+	// Draining says that the pod goes away; Arrive notes an ordinary request, and reports false if
+	// the container is told to end.
 	Draining func() bool
-	Seen     func(now time.Time)
+	Arrive   func() bool
 	// Await waits until a pod that sleeps is awake. It reports false if that takes too long for a
 	// caller that is not patient, or the request's context ended. nil if the pod never sleeps.
 	Await func(ctx context.Context, patient bool) bool
@@ -103,10 +105,13 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 	if asked != "" && c.Activator != nil && c.Activator(asked) {
 		caller = asked
 	}
-	if c.Draining() {
-		c.Seen(r.Started)
-	}
 	p.proxied = r.Header(wire.HeaderProxyRequest) == wire.ProxyActivator
+	if !c.Arrive() {
+		if p.proxied {
+			return refusal(wire.RefusedDown)
+		}
+		return reply(503, bodyShuttingDown)
+	}
 	c.edit(r, p)
 	if asked != "" {
 		r.DelHeader(wire.HeaderNoQueue)

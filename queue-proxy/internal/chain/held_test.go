@@ -38,7 +38,7 @@ func TestLargeHeadsMeetTheBoundInBytes(t *testing.T) {
 			defer user.Close()
 			upstream := forward.NewUpstream(user.Listener.Addr().String(), forward.UpstreamOptions{})
 			gate := NewGate(GateOptions{Slots: 1, MaxWaiting: 1000, MaxBytes: bound, Pod: "pod", Now: time.Now(), Offer: func(string) {}})
-			server := &forward.Server{Handler: &Chain{Gate: gate, User: upstream, Draining: func() bool { return false }, Seen: func(time.Time) {}}}
+			server := &forward.Server{Handler: &Chain{Gate: gate, User: upstream, Draining: func() bool { return false }, Arrive: func() bool { return true }}}
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)

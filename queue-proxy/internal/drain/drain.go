@@ -6,9 +6,10 @@
 // The sequence. SIGTERM, or the preStop hook of the user container, begins a drain: readiness fails
 // at once and the pod withdraws its announcement. Requests that still come are served, each
 // beginning the quiet time anew. The drain is over when no request came for the quiet time and none
-// is in flight. A drain begun by the hook alone (the kubelet restarts the user container after a
-// failed liveness probe) is taken back when no SIGTERM follows within three seconds, and not begun
-// again for the next thirty.
+// is in flight. From then on the container is told to end, and no request may come any more. A
+// drain begun by the hook alone (the kubelet restarts the user container after a failed liveness
+// probe) is taken back when no SIGTERM follows within three seconds, and not begun again for the
+// next thirty.
 package drain
 
 import (
@@ -44,6 +45,7 @@ type Drainer struct {
 	mu         sync.Mutex
 	terminated chan struct{} // closed at SIGTERM
 	isTerm     bool
+	over       bool // the hook and SIGTERM end with it; it does not become false again
 	takenBack  time.Time
 }
 
@@ -56,12 +58,19 @@ func New(quiet time.Duration, inFlight func() int, changed func(draining bool)) 
 // Draining reports whether the pod is going away.
 func (d *Drainer) Draining() bool { return d.draining.Load() }
 
-// Seen notes an ordinary request.
-func (d *Drainer) Seen(now time.Time) {
-	if d.draining.Load() {
-		d.lastSeen.Store(now.UnixNano())
+// Arrive notes an ordinary request. It reports false if the drain is over.
+func (d *Drainer) Arrive() bool {
+	if !d.draining.Load() {
+		return true
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Renew()
+	return !d.over
 }
+
+// Renew begins the quiet time anew.
+func (d *Drainer) Renew() { d.lastSeen.Store(time.Now().UnixNano()) }
 
 // Terminate is SIGTERM. It returns when the drain is over or ctx ends.
 func (d *Drainer) Terminate(ctx context.Context) {
@@ -107,7 +116,7 @@ func (d *Drainer) begin() {
 	if d.draining.Load() {
 		return
 	}
-	d.lastSeen.Store(time.Now().UnixNano())
+	d.Renew()
 	d.draining.Store(true)
 	d.changed(true)
 }
@@ -116,8 +125,7 @@ func (d *Drainer) wait(ctx context.Context) {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
-		quiet := time.Since(time.Unix(0, d.lastSeen.Load())) >= d.quiet
-		if quiet && d.inFlight() == 0 {
+		if d.isOver() {
 			return
 		}
 		select {
@@ -126,4 +134,13 @@ func (d *Drainer) wait(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+func (d *Drainer) isOver() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.over {
+		d.over = time.Since(time.Unix(0, d.lastSeen.Load())) >= d.quiet && d.inFlight() == 0
+	}
+	return d.over
 }

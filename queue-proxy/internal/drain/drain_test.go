@@ -54,3 +54,35 @@ func TestAHookThatIsCalledAgainAndAgainDoesNotKeepThePodOut(t *testing.T) {
 		<-ended
 	})
 }
+
+// The hook and SIGTERM end with the same decision: no request is let in that the container, which
+// is told to end by then, may not answer.
+func TestNoRequestComesInWhenTheDrainIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const quiet = time.Second
+		d := New(quiet, func() int { return 0 }, func(bool) {})
+		if !d.Arrive() {
+			t.Error("no request may come before the drain")
+		}
+		var last atomic.Int64 // when a request was let in
+		ended := make(chan struct{})
+		go func() { d.Hook(t.Context()); close(ended) }()
+		synctest.Wait()
+		go d.Terminate(t.Context())
+		for i := range 3 {
+			time.Sleep(quiet - time.Millisecond)
+			if !d.Arrive() {
+				t.Errorf("request %d was not let in while the drain lasted", i)
+			}
+			last.Store(time.Now().UnixNano())
+		}
+		<-ended
+		if waited := time.Since(time.Unix(0, last.Load())); waited < quiet {
+			t.Errorf("the hook ended %s after a request", waited)
+		}
+		if d.Arrive() {
+			t.Error("a request was let in after the drain")
+		}
+		time.Sleep(2 * look)
+	})
+}

@@ -237,7 +237,7 @@ func TestASenderIsTheAddressThatTheGatewayWrote(t *testing.T) {
 // A program that accepts no connection fails, unless the pod ends. An activator is told that the
 // request did not reach it, and asks again: what becomes of the request counts, and no attempt.
 func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
-	r := startRig(t, hello, func(c *wire.Sidecar) { c.UserPort = int(reserve.Port(t).Port()) })
+	r := startRig(t, hello, func(c *wire.Sidecar) { c.UserPort, c.DrainQuiet = int(reserve.Port(t).Port()), time.Second })
 	activator := []string{wire.HeaderProxyRequest, wire.ProxyActivator}
 	ask := func(want int, refused string, fields ...string) {
 		t.Helper()
@@ -252,7 +252,9 @@ func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
 	if got := r.judged(); got != (wire.Judged{Failed: 1}) {
 		t.Errorf("counted as %+v", got)
 	}
-	r.drainer.Terminate(context.Background())
+	atOnce, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.drainer.Terminate(atOnce) // the drain goes on
 	ask(502, "")
 	ask(wire.RefusedStatus, wire.RefusedDown, activator...)
 	if got := r.judged(); got != (wire.Judged{Failed: 1}) {

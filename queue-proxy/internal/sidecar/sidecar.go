@@ -144,7 +144,7 @@ func (s *Sidecar) build() error {
 	}
 	c := &chain.Chain{
 		Namespace: cfg.Namespace, Revision: cfg.Revision,
-		Gate: s.gate, User: s.user, Ready: s.ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen, Busy: cfg.BusyFor > 0,
+		Gate: s.gate, User: s.user, Ready: s.ready, Draining: s.drainer.Draining, Arrive: s.drainer.Arrive, Busy: cfg.BusyFor > 0,
 		Activator: s.announcer.Activator,
 		Timeouts:  forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout, Action: action},
 	}
@@ -301,7 +301,7 @@ func (s *Sidecar) drainChanged(draining bool) {
 // the hook of its program, and those that waited for it come when it has.
 func (s *Sidecar) unfinished() int {
 	if s.sleeper != nil && s.sleeper.Waking() {
-		s.drainer.Seen(time.Now())
+		s.drainer.Renew()
 		return 1
 	}
 	return s.gate.Inside() - s.server.Upgraded()

@@ -551,6 +551,24 @@ func TestDrainServesWhatStillComes(t *testing.T) {
 	r.done <- err
 }
 
+// An activator that has no other pod sends to one that left up to 30 s ago. By then its container
+// may be told to end.
+func TestWhatComesAfterTheDrainGoesToAnotherPod(t *testing.T) {
+	var served atomic.Int32
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { served.Add(1) },
+		func(c *wire.Sidecar) { c.DrainQuiet = time.Millisecond })
+	r.drainer.Terminate(t.Context())
+	if status, body, header := r.get("/", wire.HeaderProxyRequest, wire.ProxyActivator); status != wire.RefusedStatus || header.Get(wire.HeaderRefused) != wire.RefusedDown {
+		t.Errorf("an activator got %d %q, refused for %q", status, body, header.Get(wire.HeaderRefused))
+	}
+	if status, body, header := r.get("/"); status != 503 || body != "shutting down" || header.Get(wire.HeaderRefused) != "" {
+		t.Errorf("a gateway got %d %q", status, body)
+	}
+	if n := served.Load(); n != 0 {
+		t.Errorf("the container saw %d requests", n)
+	}
+}
+
 func TestTheHookAloneIsTakenBack(t *testing.T) {
 	r := startRig(t, hello, nil)
 	resp, err := callHook(t, r, "drain-token")
