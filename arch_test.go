@@ -280,8 +280,8 @@ func TestStructsOfTheForwarderAreSmall(t *testing.T) {
 // shells for the two protocols, and the top, which knows both.
 var floorsOfForward = map[string][]string{
 	"the top":  {"server.go"},
-	"HTTP/1.1": {"conn.go", "h1*.go", "parting.go", "pump.go", "respond.go", "stall.go", "timing.go", "tunnel.go", "upgrade.go", "watch.go"},
-	"HTTP/2":   {"h2*.go", "lane.go", "stuck.go"},
+	"HTTP/1.1": {"h1*.go"},
+	"HTTP/2":   {"h2*.go"},
 }
 
 type noImports struct{}

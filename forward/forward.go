@@ -22,12 +22,12 @@
 // with a Content-Length that is not met can only be cut.
 //
 // The files are floors. At the top, server.go accepts connections and finds out which shell each
-// needs. Below it are the shells: h1*.go, with those that arch_test.go lists beside them, for
-// HTTP/1.1, and h2*.go, lane.go and stuck.go for HTTP/2; neither uses the other. All other files
-// are the ground floor, which both stand on and which uses neither: it reaches a connection through
-// shell, the exchange of a Request through carrier, and the connections of an Upstream over HTTP/2
-// through pool. The floors are not packages: the shells work on the fields of Request and of a
-// connection at each step, so these would have to be exported, or be called for.
+// needs. Below it are the shells: h1*.go for HTTP/1.1 and h2*.go for HTTP/2; neither uses the
+// other. All other files are the ground floor, which both stand on and which uses neither: it
+// reaches a connection through shell, the exchange of a Request through carrier, and the
+// connections of an Upstream over HTTP/2 through pool. The floors are not packages: the shells work
+// on the fields of Request and of a connection at each step, so these would have to be exported, or
+// be called for.
 package forward
 
 import (
@@ -261,7 +261,7 @@ type h2windows struct {
 // maxStuckBytes is the default of Server.MaxStuckBytes.
 const maxStuckBytes = 64 << 20
 
-// stuckBytes is what Server.MaxStuckBytes limits; see stuck.go.
+// stuckBytes is what Server.MaxStuckBytes limits; see h2stuck.go.
 type stuckBytes struct {
 	bytes     atomic.Int64
 	relieving atomic.Bool

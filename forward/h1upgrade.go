@@ -10,7 +10,7 @@ import (
 )
 
 // This file checks what is asked for and answered when a connection changes its protocol (RFC 9110
-// section 7.8). tunnel.go forwards the new protocol.
+// section 7.8). h1tunnel.go forwards the new protocol.
 
 var (
 	errSwitchUnasked = errors.New("switched protocols unasked")
