@@ -28,7 +28,7 @@ type answer struct {
 	takes  int64  // of the memory for answers
 }
 
-// deliver makes one attempt and sees to what follows from it.
+// deliver makes one attempt, if the call is not under way already.
 func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	ctx := m.attempt
 	c, attempt, ok := m.read(ctx, of, message)
@@ -39,65 +39,84 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	if !m.begin(c.ID, running{message, attempt, began, of}) {
 		return // JetStream took the attempt that is under way for lost
 	}
-	off := false
-	defer func() { m.end(c.ID, of, off) }()
-	// What the courier's own end cut off was no attempt.
-	counted := attempt - m.Store.Cut(c.Accepted)
+	m.end(c.ID, of, m.try(ctx, c, message, attempt, began, rules))
+}
+
+// try makes one attempt and does what follows from it. off is whether the call left its queue.
+func (m *Manager) try(ctx context.Context, c *call.Call, message store.Message, attempt int, began time.Time, rules Rules) (off bool) {
 	if attempt > 1 || c.Keyed {
-		var over bool
-		if over, off = m.over(ctx, of, c, message, rules); over {
-			return
+		if over, off := m.over(ctx, c, message, rules); over {
+			return off
 		}
 	}
 	record := c.Record()
 	record.Attempts, record.Started, record.Waited = attempt, &began, began.Sub(c.Accepted).Milliseconds()
+	counted := attempt - m.Store.Cut(c.Accepted) // what the courier's own end cut off was no attempt
 	if reason := hopeless(c, counted, began, rules); reason != "" {
 		record.Attempts--
-		off = m.bury(ctx, c, message, record, reason)
-		return
+		return m.bury(ctx, c, message, record, reason)
 	}
 	got, err := m.send(ctx, c, message.Data(), attempt, rules)
 	if got != nil {
-		defer m.budget.answering.Give(of.Namespace, got.takes)
+		defer m.budget.answering.Give(c.Namespace, got.takes)
 	}
 	ended := time.Now()
 	record.Ended, record.Ran = &ended, ended.Sub(began).Milliseconds()
 	if err != nil && ctx.Err() != nil { // the courier stops
 		_ = message.Nak()
-		return
+		return false
 	}
 	if err == nil {
 		record.Status, record.Cold = got.status, got.cold
 	}
-	if why, asked := failure(got, err, ended); why != "" {
-		pause := rules.Backoff.After(attempt, asked, rand.Float64())
-		if counted < rules.Attempts && ended.Add(pause).Sub(c.Accepted) <= rules.Queue {
-			m.Counts.Retried.Add(1)
-			_ = message.NakWithDelay(pause)
-		} else {
-			off = m.bury(ctx, c, message, record, fmt.Sprintf("after %d attempts %s", attempt, why))
-		}
-		return
+	switch next := after(c, got, err, attempt, counted, ended, rules, rand.Float64()); {
+	case next.again:
+		m.Counts.Retried.Add(1)
+		_ = message.NakWithDelay(next.pause)
+		return false
+	case next.dead != "":
+		return m.bury(ctx, c, message, record, next.dead)
 	}
 	record.State, record.Header, record.Size, record.Body, record.Reason = call.Completed, got.header, got.size, got.stored, got.reason
 	if err := m.Store.Finish(ctx, record, got.body); err != nil {
 		m.again(message, rules.Backoff.First, err)
-		return
+		return false
 	}
 	m.Counts.Delivered.Add(1)
-	off = m.done(ctx, c, message)
+	return m.done(ctx, c, message)
 }
 
-// failure says why an attempt has to be repeated, "" if it has not, and after what time the service
-// asks for that.
-func failure(got *answer, err error, now time.Time) (why string, asked time.Duration) {
+// next is what follows from an attempt: another one after a pause, none because the call is dead,
+// or a result.
+type next struct {
+	again bool
+	pause time.Duration
+	dead  string // why
+}
+
+// after decides what follows from an attempt, the counted-th of those that count. random is below
+// 1.
+//
+//	no answer, or one that asks for another try
+//	  attempts are left, and time after the pause   again
+//	  otherwise                                     dead
+//	any other answer                                a result
+func after(c *call.Call, got *answer, err error, attempt, counted int, now time.Time, rules Rules, random float64) next {
+	var why string
+	var asked time.Duration
 	switch {
 	case err != nil:
-		return err.Error(), 0
+		why = err.Error()
 	case call.MayRepeat(got.status):
-		return fmt.Sprintf("the service answered %d", got.status), call.RetryAfter(got.header, now)
+		why, asked = fmt.Sprintf("the service answered %d", got.status), call.RetryAfter(got.header, now)
+	default:
+		return next{}
 	}
-	return "", 0
+	pause := rules.Backoff.After(attempt, asked, random)
+	if counted < rules.Attempts && now.Add(pause).Sub(c.Accepted) <= rules.Queue {
+		return next{again: true, pause: pause}
+	}
+	return next{dead: fmt.Sprintf("after %d attempts %s", attempt, why)}
 }
 
 // read returns a call and the number of its attempt. A message that is no call is buried: it would
@@ -124,8 +143,8 @@ func (m *Manager) read(ctx context.Context, of call.Service, message store.Messa
 
 // over reports whether a call has a result, because an earlier attempt was cut off after it was
 // kept, or none can be looked for now; off is whether the call left its queue.
-func (m *Manager) over(ctx context.Context, of call.Service, c *call.Call, message store.Message, rules Rules) (over, off bool) {
-	switch _, _, err := m.Store.Result(ctx, of, c.ID); {
+func (m *Manager) over(ctx context.Context, c *call.Call, message store.Message, rules Rules) (over, off bool) {
+	switch _, _, err := m.Store.Result(ctx, c.Service, c.ID); {
 	case err == nil:
 		m.Counts.Repeated.Add(1)
 		return true, m.done(ctx, c, message)
