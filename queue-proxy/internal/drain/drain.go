@@ -139,7 +139,7 @@ func (d *Drainer) wait(ctx context.Context) {
 func (d *Drainer) isOver() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.over {
+	if !d.over && d.draining.Load() { // SIGTERM is told to a hook that began none before it begins one
 		d.over = time.Since(time.Unix(0, d.lastSeen.Load())) >= d.quiet && d.inFlight() == 0
 	}
 	return d.over

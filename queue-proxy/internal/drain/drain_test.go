@@ -86,3 +86,27 @@ func TestNoRequestComesInWhenTheDrainIsOver(t *testing.T) {
 		time.Sleep(2 * look)
 	})
 }
+
+// SIGTERM may find a hook that waits and has begun no drain, because one was taken back. That hook
+// may look before the drain begins.
+func TestADrainIsNotOverBeforeItBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(time.Second, func() int { return 0 }, func(bool) {})
+		if d.isOver() {
+			t.Error("a drain that nobody began is over")
+		}
+		d.Hook(t.Context()) // nobody terminates the pod
+		time.Sleep(time.Second)
+		if d.isOver() {
+			t.Error("a drain that was taken back is over")
+		}
+		if !d.Arrive() {
+			t.Error("no request comes in after a drain that was taken back")
+		}
+		terminated := time.Now()
+		d.Terminate(t.Context())
+		if took := time.Since(terminated); took < time.Second {
+			t.Errorf("the drain lasted %s", took)
+		}
+	})
+}
