@@ -2,6 +2,7 @@ package decide
 
 import (
 	"math/rand"
+	"reflect"
 	"testing"
 	"time"
 
@@ -186,5 +187,47 @@ func TestASecondThatIsNotOverLowersNothingAfterASilence(t *testing.T) {
 	for _, seconds := range []int{3, 10, 30, 59} {
 		run(seconds, false)
 		run(70, true)
+	}
+}
+
+// What was ever written, and whether the last scrape failed, is all that is left of a Series of
+// which nothing counts any more. Pods that are ready again before the first scrape have a load that
+// is known only if one was known before.
+func TestWhatIsLeftOfASeriesReadsAsTheSeries(t *testing.T) {
+	const stable, panicking = time.Minute, 6 * time.Second
+	now := time.Unix(10_000, 0)
+	for name, c := range map[string]struct {
+		before         func(*Series)
+		known, missing bool
+	}{
+		"nothing":                 {func(*Series) {}, false, false},
+		"an activator":            {func(s *Series) { s.Add(now, "a", Report{Concurrency: 1}); s.Add(now, "a", Report{}) }, true, false},
+		"a scrape":                {func(s *Series) { s.Add(now, ScrapeReporter, Report{Concurrency: 1}) }, true, false},
+		"a scrape that failed":    {func(s *Series) { s.Miss(now) }, true, true},
+		"one that failed at last": {func(s *Series) { s.Add(now, ScrapeReporter, Report{}); s.Miss(now.Add(time.Second)) }, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewSeries(stable, panicking)
+			c.before(s)
+			later := now.Add(2 * stable)
+			left, ok := s.Idle(later)
+			if !ok {
+				t.Fatal("something counts for ever")
+			}
+			again := left.Again(stable, panicking)
+			if once, ok := again.Idle(later); !ok || once != left {
+				t.Errorf("of that %+v is left, of the first %+v", once, left)
+			}
+			again.Resize(2*stable, panicking)
+			for _, metric := range []Metric{Concurrency, RequestsPerSecond} {
+				want := s.Observe(later, metric, window.Linear, 1, true)
+				if got := again.Observe(later, metric, window.Linear, 1, true); !reflect.DeepEqual(got, want) {
+					t.Errorf("by metric %v\n%+v, not\n%+v", metric, got, want)
+				}
+				if want.Known != c.known || want.Missing != c.missing {
+					t.Errorf("by metric %v known: %v, missing: %v", metric, want.Known, want.Missing)
+				}
+			}
+		})
 	}
 }
