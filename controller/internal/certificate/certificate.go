@@ -8,6 +8,7 @@ package certificate
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,9 +41,11 @@ func Concerns(owners cache.SharedIndexInformer, ownerKind string) func(object an
 		if !ok || m.GetLabels()[names.WildcardDomainLabel] == "" {
 			return one(object)
 		}
-		_ = cache.ListAllByNamespace(owners.GetIndexer(), m.GetNamespace(), labels.Everything(), func(owner any) {
-			keys = append(keys, reconcile.Self(owner)...)
-		})
+		for _, key := range owners.GetStore().ListKeys() { // there need be no index by namespace
+			if name, is := strings.CutPrefix(key, m.GetNamespace()+"/"); is {
+				keys = append(keys, reconcile.Key{Namespace: m.GetNamespace(), Name: name})
+			}
+		}
 		return keys
 	}
 }
