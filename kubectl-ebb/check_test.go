@@ -6,10 +6,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
@@ -118,5 +120,36 @@ func TestWhatIsInTheWayOfRestingHostsIsReadWhereTheClusterHasIt(t *testing.T) {
 				t.Errorf("read %s, not %s; %v, %v", got, c.want, b.routesErr, b.blindErr)
 			}
 		})
+	}
+}
+
+// An Ingress has the hosts of its rules: all without a host, and for what no rule matches.
+func TestTheHostsOfAnIngress(t *testing.T) {
+	to := &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "cart-00001"}}
+	for name, c := range map[string]struct {
+		class string
+		spec  networkingv1.IngressSpec
+		want  []string
+	}{
+		"of hosts":                  {"istio", networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{Host: "a"}, {Host: "*.b"}}}, []string{"a", "*.b"}},
+		"a rule without a host":     {"istio", networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{}}}, []string{"*"}},
+		"what no rule matches":      {"istio", networkingv1.IngressSpec{DefaultBackend: to}, []string{"*"}},
+		"of others":                 {"nginx", networkingv1.IngressSpec{DefaultBackend: to, Rules: []networkingv1.IngressRule{{Host: "a"}, {}}}, nil},
+		"of nobody":                 {"", networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{}}}, nil},
+		"nothing, as of a bad form": {"istio", networkingv1.IngressSpec{}, nil},
+	} {
+		in := &networkingv1.Ingress{Spec: c.spec}
+		if c.class != "" {
+			in.Spec.IngressClassName = &c.class
+		}
+		if got := ofIngress(in).hosts; !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	hosts := map[string]string{"cart.example.org": "shop/cart", "a.example.org": "shop/a"}
+	for host, want := range map[string]string{"*": "shop/a", "*.example.org": "shop/a", "cart.example.org": "shop/cart", "*.org.example": "", "": ""} {
+		if got := within(hosts, host); got != want {
+			t.Errorf("%q has %q, want %q", host, got, want)
+		}
 	}
 }

@@ -161,12 +161,15 @@ func ofIngress(in *networkingv1.Ingress) blind {
 			b.services = append(b.services, types.NamespacedName{Namespace: in.Namespace, Name: backend.Service.Name})
 		}
 	}
-	to(in.Spec.DefaultBackend)
+	// Others have pods of their own.
+	atOurs := ptr.Deref(in.Spec.IngressClassName, in.Annotations["kubernetes.io/ingress.class"]) == "istio"
+	if to(in.Spec.DefaultBackend); in.Spec.DefaultBackend != nil && atOurs {
+		b.hosts = append(b.hosts, "*")
+	}
 	for i := range in.Spec.Rules {
 		rule := &in.Spec.Rules[i]
-		// Others have pods of their own.
-		if ptr.Deref(in.Spec.IngressClassName, in.Annotations["kubernetes.io/ingress.class"]) == "istio" {
-			b.hosts = append(b.hosts, rule.Host)
+		if atOurs {
+			b.hosts = append(b.hosts, cmp.Or(rule.Host, "*")) // a rule without a host has all
 		}
 		if rule.HTTP != nil {
 			for j := range rule.HTTP.Paths {
