@@ -136,3 +136,26 @@ func TestEqualListsAreOneWhileSomebodyHasThem(t *testing.T) {
 		t.Errorf("%d lists are known that nobody has", n)
 	}
 }
+
+// Informers show their first objects twice to who trims them, and what is shared has readers by
+// then. A list that reads the same as JSON does not take its place.
+func TestASharedListStaysTheSharedOne(t *testing.T) {
+	type element struct {
+		Name  string
+		Empty []string `json:",omitempty"`
+	}
+	var lists Lists[element]
+	one, other := lists.Same([]element{{Name: "a"}}), lists.Same([]element{{Name: "a", Empty: []string{}}})
+	if one[0].Empty != nil || other[0].Empty == nil {
+		t.Error("one list became the other")
+	}
+	read := make(chan bool)
+	go func() { read <- one[0].Name == "a" }()
+	if again := lists.Same(one); &again[0] != &one[0] {
+		t.Error("what is shared became another")
+	}
+	if next := lists.Same([]element{{Name: "a"}}); !<-read || &next[0] != &one[0] {
+		t.Error("a list of the same JSON took the place of the shared one")
+	}
+	runtime.KeepAlive(other)
+}
