@@ -12,12 +12,16 @@ import (
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
 	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	"sigs.k8s.io/yaml"
 
 	"ebb.dev/ebb/api/client/versioned"
+	serving "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 )
 
@@ -151,5 +155,20 @@ func TestTheHostsOfAnIngress(t *testing.T) {
 		if got := within(hosts, host); got != want {
 			t.Errorf("%q has %q, want %q", host, got, want)
 		}
+	}
+}
+
+// A Route has a host inside the cluster, too, which its status has as the address.
+func TestAHostInsideTheClusterMayBeTakenToo(t *testing.T) {
+	const inside = "cart.shop.svc.cluster.local"
+	route := serving.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"}}
+	route.Status.URL = apis.HTTP("cart.shop.example.org")
+	route.Status.Address = &duckv1.Addressable{URL: apis.HTTP(inside)}
+	taker := virtualService{}
+	taker.Spec.Hosts, taker.Spec.Gateways = []string{inside}, []string{"istio-system/inside"}
+	var j checklist
+	(&neighbours{own: []serving.Route{route, {}}, virtual: []virtualService{taker}}).check(&j, "hosts")
+	if len(j.findings) != 1 || !strings.Contains(fmt.Sprint(j.findings), inside+" of Route shop/cart") {
+		t.Errorf("found %v", j.findings)
 	}
 }

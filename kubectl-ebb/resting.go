@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
@@ -212,9 +213,16 @@ func (b *neighbours) check(j *checklist, about string) {
 			continue
 		}
 		may[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = true
-		for _, t := range append(r.Status.Traffic, serving.TrafficTarget{URL: r.Status.URL}) {
-			if t.URL != nil {
-				hosts[t.URL.Host] = r.Namespace + "/" + r.Name
+		urls := []*apis.URL{r.Status.URL}
+		if inside := r.Status.Address; inside != nil {
+			urls = append(urls, inside.URL)
+		}
+		for _, t := range r.Status.Traffic {
+			urls = append(urls, t.URL)
+		}
+		for _, url := range urls {
+			if url != nil {
+				hosts[url.Host] = r.Namespace + "/" + r.Name
 			}
 		}
 	}
