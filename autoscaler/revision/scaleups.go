@@ -51,9 +51,9 @@ func (s *ScaleUps) Grant(service string, wanted int32, rate Rate, now time.Time)
 		if s.buckets == nil {
 			s.buckets = map[string]*bucket{}
 		}
+		s.forget(now) // before: the new bucket is full, too
 		own = &bucket{Rate: rate, tokens: rate.Burst, at: now}
 		s.buckets[service] = own
-		s.forget(now)
 	}
 	own.fill(now)
 	own.Rate = rate
