@@ -21,8 +21,8 @@ const (
 	HeaderRefused = "Ebb-Refused"
 
 	// The values of HeaderRefused: the pod has no free slot, it is not a pod of the revision that
-	// HeaderRevision names, it sleeps and does not wake in time, or nobody listens in its
-	// container, which has ended or has not started.
+	// HeaderRevision names, it sleeps and does not wake in time, or its container is down: nobody
+	// listens there, because it has ended or has not started, or it is told to end.
 	RefusedLimit    = "limit"
 	RefusedRevision = "revision"
 	RefusedAsleep   = "asleep"

@@ -277,7 +277,7 @@ func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (fo
 	if response.Status == wire.RefusedStatus {
 		switch response.Header(wire.HeaderRefused) {
 		case "": // the user container's own
-		case wire.RefusedRevision, wire.RefusedDown: // the address belongs to another pod now, or its container has ended
+		case wire.RefusedRevision, wire.RefusedDown: // the address belongs to another pod now, or its container ends
 			e.Kind = bind.Misdirected
 		default:
 			e.Kind = bind.Refused
